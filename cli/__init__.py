@@ -1,0 +1,1 @@
+"""The command line: talks to people, owns the loop that takes a row through the engine."""

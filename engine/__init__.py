@@ -1,0 +1,1 @@
+"""The engine: requests in, completions out. Knows tokens, neither files nor terminals."""

@@ -1,0 +1,63 @@
+"""EngineConfig: every setting of the engine, checked once, then frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from infer.engine.errors import ConfigError
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Names are vLLM's. None means: fitted to the model, the memory and the data when the engine starts.
+
+    Raises:
+        ConfigError: a value outside its range, or two that contradict each other.
+    """
+
+    model: str = "smollm2-135m"
+    revision: str | None = None
+    dtype: DType = "auto"
+    """`auto` is the checkpoint's own type, float32 where the device has no fast arithmetic in it."""
+    device: str = "auto"
+    """`auto` is cuda where there is one, else cpu."""
+    attention_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    """Most prompt tokens one sequence is given in one step; 0 is no limit."""
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    block_size: int = 16
+    num_blocks: int | None = None
+    """Overrides the fitted size of the cache."""
+    memory_utilization: float = 0.9
+    """Share of the memory (of the GPU, or of what is available to the process) that the run may fill."""
+    scheduling_policy: Literal["fcfs"] = "fcfs"
+    preemption_mode: Literal["recompute"] = "recompute"
+    prepack_linears: bool = True
+    """CPU only: weights laid out once for the matrix kernels instead of at every call."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1: {getattr(self, name)}")
+        for name in ("max_model_len", "num_blocks"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1: {value}")
+        if self.long_prefill_token_threshold < 0:
+            raise ConfigError(f"long_prefill_token_threshold must not be negative: {self.long_prefill_token_threshold}")
+        if not 0.0 < self.memory_utilization <= 1.0:
+            raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
+        if not self.enable_chunked_prefill and self.max_model_len is not None:
+            if self.max_num_batched_tokens < self.max_model_len:
+                raise ConfigError(
+                    f"max_num_batched_tokens must be at least max_model_len without chunked prefill: "
+                    f"{self.max_num_batched_tokens} < {self.max_model_len}",
+                    hint="raise --max-num-batched-tokens, or leave chunked prefill on",
+                )

@@ -1,0 +1,38 @@
+"""What can go wrong in the engine.
+
+    EngineError
+    |- ConfigError (ValueError)      a setting that cannot work; the job stops before the model is loaded
+    |- ModelError (RuntimeError)     a model that cannot be found, read or run exactly
+    |- RequestError (ValueError)     one request is refused; carries the row's error code, the others go on
+    `- PromptError (ValueError)      one prompt cannot be rendered; likewise
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of this room. `hint` says what to do, or is empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(EngineError, ValueError):
+    """A setting that cannot work."""
+
+
+class ModelError(EngineError, RuntimeError):
+    """A model that cannot be found, read or run exactly."""
+
+
+class RequestError(EngineError, ValueError):
+    """A request the engine refuses. `code` is the row's `error_code`, e.g. `prompt_too_long`."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class PromptError(RequestError):
+    """A prompt that cannot be rendered: code `template_error`, `invalid_unicode` or `empty_prompt`."""

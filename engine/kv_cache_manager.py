@@ -1,0 +1,103 @@
+"""KVCacheManager: which blocks a sequence has, and which it need not compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infer.engine.block_hash import hash_full_blocks
+from infer.engine.block_pool import BlockPool
+
+if TYPE_CHECKING:
+    from infer.engine.block import Block
+    from infer.engine.sequence import Sequence
+
+
+class KVCacheManager:
+    """Hands the pool's blocks to sequences, whole chunks at a time: a sequence gets all it needs or nothing.
+
+    A block enters the prefix cache when the step that fills it is planned, not when it has run: a sequence admitted
+    later in the same step may attend to it, since every layer stores the step's keys and values before it reads any.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.pool = BlockPool(num_blocks)
+        self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def fits_empty_pool(self, num_tokens: int) -> bool:
+        """Whether a sequence of `num_tokens` could run if it were alone."""
+        return self.num_blocks_for(num_tokens) <= self.pool.num_blocks
+
+    def find_cached_blocks(self, sequence: Sequence) -> list[Block]:
+        """The longest cached prefix of `sequence`, as blocks not yet touched. At least one token is left to compute:
+        the last one's logits are needed."""
+        if not self.enable_prefix_caching:
+            return []
+        hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
+        blocks = []
+        for block_hash in sequence.block_hashes[: (sequence.num_tokens - 1) // self.block_size]:
+            block = self.pool.lookup(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def allocate_slots(self, sequence: Sequence, num_new_tokens: int, cached_blocks: list[Block] | None = None) -> bool:
+        """Give `sequence` blocks for `num_new_tokens` more tokens, behind `cached_blocks` where it is just admitted.
+
+        Returns False, with nothing changed, where there is no room.
+        """
+        hits = cached_blocks or []
+        num_computed = sequence.num_computed_tokens + len(hits) * self.block_size
+        num_new_blocks = self.num_blocks_for(num_computed + num_new_tokens) - len(sequence.block_table) - len(hits)
+        num_hits_in_free_queue = sum(block.ref_cnt == 0 for block in hits)
+        if num_new_blocks > self.pool.num_free_blocks - num_hits_in_free_queue:
+            return False
+        if hits:
+            self.pool.touch(hits)
+            sequence.block_table.extend(hits)
+            sequence.num_hashed_blocks = len(hits)
+            sequence.num_computed_tokens = num_computed
+        if num_new_blocks > 0:
+            sequence.block_table.extend(self.pool.allocate(num_new_blocks))
+        self._cache_full_blocks(sequence, num_computed + num_new_tokens)
+        return True
+
+    def count_hits(self, sequence: Sequence, num_hit_tokens: int) -> None:
+        """Book a first admission in the cache's statistics."""
+        self.prefix_cache_queries += sequence.num_prompt_tokens
+        self.prefix_cache_hits += num_hit_tokens
+
+    def will_be_cached_by(self, sequence: Sequence, others: list[Sequence], num_cached_blocks: int) -> bool:
+        """Whether one of `others` is on its way to computing the next block `sequence` would have to compute itself."""
+        if not self.enable_prefix_caching or num_cached_blocks >= (sequence.num_tokens - 1) // self.block_size:
+            return False
+        wanted = sequence.block_hashes[num_cached_blocks]
+        return any(
+            len(other.block_hashes) > num_cached_blocks and other.block_hashes[num_cached_blocks].is_same_as(wanted)
+            for other in others
+        )
+
+    def free(self, sequence: Sequence) -> None:
+        """Give back all blocks, tails first so that they are evicted first. What was planned but not computed leaves
+        the prefix cache."""
+        for block in sequence.block_table[sequence.num_computed_tokens // self.block_size :]:
+            self.pool.uncache(block)
+        self.pool.free(reversed(sequence.block_table))
+        sequence.block_table.clear()
+        sequence.num_hashed_blocks = 0
+
+    def _cache_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
+        """Enter the blocks that are full once `num_tokens` tokens are computed."""
+        num_full = num_tokens // self.block_size
+        if not self.enable_prefix_caching or num_full <= sequence.num_hashed_blocks:
+            return
+        hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
+        for index in range(sequence.num_hashed_blocks, num_full):
+            self.pool.cache(sequence.block_table[index], sequence.block_hashes[index])
+        sequence.num_hashed_blocks = num_full

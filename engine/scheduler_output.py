@@ -1,0 +1,34 @@
+"""The plan of one step: decided by the scheduler, executed by the model runner without a decision of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infer.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """`num_tokens` tokens of `sequence`, from its first not yet computed one on, enter the model."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the sequence's last token, whose logits give the next."""
+        return self.sequence.num_computed_tokens + self.num_tokens == self.sequence.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """What one step computes. Blocks are already in the sequences' tables; a preempted sequence holds none."""
+
+    scheduled: tuple[ScheduledSequence, ...] = ()
+    preempted: tuple[Sequence, ...] = ()
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)

@@ -1,0 +1,81 @@
+"""A request while it is being generated."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infer.engine.block import Block
+    from infer.engine.block_hash import BlockHash
+    from infer.engine.request import Request
+
+
+class SequenceStatus(Enum):
+    """Where a sequence stands. WAITING covers the preempted: they wait at the front, with nothing computed."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """Tokens of one request and how far the cache has got with them. Changed by the Scheduler alone.
+
+        token_ids   |----- prompt -----|-- generated --|
+                    |---- num_computed_tokens ---|     what is left, a step hands out
+    """
+
+    __slots__ = (
+        "block_hashes",
+        "block_table",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_hashed_blocks",
+        "max_computed_tokens",
+        "num_prompt_tokens",
+        "output_token_ids",
+        "request",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.token_ids = list(request.prompt_token_ids)
+        self.output_token_ids: list[int] = []
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens the prefix cache gave when first scheduled; None before."""
+        self.max_computed_tokens = 0
+        """The most that `num_computed_tokens` has been: what a preemption threw away is computed a second time."""
+        self.block_table: list[Block] = []
+        self.block_hashes: list[BlockHash] = []
+        """Keys of the blocks that `token_ids` fills."""
+        self.num_hashed_blocks = 0
+        """The first so many blocks of `block_table` are in the prefix cache."""
+        self.status = SequenceStatus.WAITING
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.request.request_id}, {self.status.name}, tokens={self.num_tokens}, "
+            f"computed={self.num_computed_tokens}, blocks={[block.block_id for block in self.block_table]})"
+        )
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """What the cache has to catch up with. Draft tokens will be counted here."""
+        return len(self.token_ids)
+
+    def append(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        self.output_token_ids.append(token_id)

@@ -1,0 +1,46 @@
+"""One frozen snapshot of what the engine is doing; displays pull it, the engine never pushes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FREE, CACHED, USED, SHARED = 0, 1, 2, 3
+"""States of a block in `EngineStats.block_states`: free and empty; free but still holding a cached prefix;
+held by one sequence; held by several."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters are totals since the engine started; the rest is the state after the last step."""
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    num_requests_finished: int = 0
+    num_preemptions_total: int = 0
+    num_blocks: int = 0
+    """Usable blocks: the null block is not counted."""
+    block_size: int = 0
+    block_states: bytes = b""
+    """One byte a usable block: FREE, CACHED, USED or SHARED, by block id."""
+    prefix_cache_queries: int = 0
+    """In tokens."""
+    prefix_cache_hits: int = 0
+    """In tokens."""
+    prompt_tokens_total: int = 0
+    """Prompt tokens computed or taken from the cache, each once."""
+    completion_tokens_total: int = 0
+    tokens_wasted_total: int = 0
+    """Computed again because of a preemption."""
+    num_steps: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall time by phase: schedule, prepare, execute, sample, update."""
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks that sequences hold, 0 to 1."""
+        held = self.block_states.count(USED) + self.block_states.count(SHARED)
+        return held / self.num_blocks if self.num_blocks else 0.0

@@ -1,0 +1,1 @@
+"""Files: rows in, rows out. Knows neither models nor terminals."""

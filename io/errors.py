@@ -1,0 +1,31 @@
+"""What can go wrong with files.
+
+    DataError
+    |- InputError (ValueError)           the input cannot be used as a whole: missing, unreadable, no such column
+    |- OutputExistsError (FileExistsError)   the output name is taken, or is the input
+    `- StorageError (OSError)            the disk is full, read-only or failing
+
+What is wrong with a single row is no exception but data: `RowError` in `row.py`.
+"""
+
+from __future__ import annotations
+
+
+class DataError(Exception):
+    """Base of this room. `hint` says what to do, or is empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InputError(DataError, ValueError):
+    """The input cannot be used."""
+
+
+class OutputExistsError(DataError, FileExistsError):
+    """The output may not be written where it was asked for."""
+
+
+class StorageError(DataError, OSError):
+    """The file system refused."""

@@ -1,0 +1,1 @@
+"""Operators on tensors. Each has one public function, a reference that defines it, and faster implementations."""

@@ -1,0 +1,32 @@
+"""Where the tokens of one step lie: what every attention kernel is told besides the tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """A step's flat batch, seen by the attention. Sequence `i` owns the queries
+    `query_start_loc[i] : query_start_loc[i + 1]`; its last query is its token at position `seq_lens[i] - 1`.
+
+        tokens of a sequence   0 ............ seq_len - query_len ........... seq_len - 1
+                               |-- computed earlier --|------- this step's queries -----|
+    """
+
+    slot_mapping: torch.Tensor
+    """int64 `[num_tokens]`: block_id * block_size + offset, where each token's key and value are stored."""
+    block_table: torch.Tensor
+    """int32 `[num_seqs, max_blocks]`: block ids by position; entries past a sequence's blocks are 0."""
+    query_start_loc: torch.Tensor
+    """int32 `[num_seqs + 1]`."""
+    seq_lens: torch.Tensor
+    """int32 `[num_seqs]`: tokens in the cache after this step's are stored."""
+    max_query_len: int
+    max_seq_len: int
+    num_decodes: int
+    """The first `num_decodes` sequences have exactly one query each, the ones behind them any number."""

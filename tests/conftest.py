@@ -1,0 +1,18 @@
+"""The process environment of the tests, set before torch, numba or Triton is imported."""
+
+from __future__ import annotations
+
+import os
+
+# One thread: tiny models gain nothing from more, and threads that wait for each other slow every test process down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+# Without a GPU, Triton's kernels are interpreted.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

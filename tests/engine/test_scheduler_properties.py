@@ -1,0 +1,56 @@
+"""Whatever arrives and whatever the sizes: invariants after every step, every request ends, every block comes back."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedulers import make_scheduler, make_sequence, run_step
+
+from infer.engine.sequence import SequenceStatus
+
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+requests = st.lists(st.tuples(prompts, st.integers(1, 6), st.integers(0, 8)), min_size=1, max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    requests=requests,
+    block_size=st.integers(1, 5),
+    extra_blocks=st.integers(0, 8),
+    max_num_batched_tokens=st.integers(1, 24),
+    max_num_seqs=st.integers(1, 5),
+    threshold=st.integers(0, 5),
+    caching=st.booleans(),
+    abort_at=st.integers(0, 20),
+)
+def test_every_request_ends_and_every_block_comes_back(
+    requests, block_size, extra_blocks, max_num_batched_tokens, max_num_seqs, threshold, caching, abort_at
+):
+    longest = max(len(prompt) + max_tokens for prompt, max_tokens, _ in requests)
+    scheduler = make_scheduler(
+        -(-longest // block_size) + extra_blocks,
+        block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        long_prefill_token_threshold=threshold,
+        enable_prefix_caching=caching,
+    )
+    arrivals = sorted(
+        ((step, make_sequence(prompt, max_tokens=max_tokens)) for prompt, max_tokens, step in requests),
+        key=lambda arrival: arrival[0],
+    )
+    sequences = [sequence for _, sequence in arrivals]
+    step = 0
+    while arrivals or scheduler.has_unfinished():
+        while arrivals and arrivals[0][0] <= step:
+            scheduler.add(arrivals.pop(0)[1])
+        if step == abort_at and sequences[0].status is not SequenceStatus.FINISHED and sequences[0].block_table:
+            scheduler.finish(sequences[0])
+        if scheduler.has_unfinished():
+            output = run_step(scheduler, sample=lambda sequence: len(sequence.output_token_ids) % 3)
+            assert output.num_scheduled_tokens > 0, "an unfinished request and nothing scheduled"
+        step += 1
+        assert step < 5000, "it does not end"
+    pool = scheduler.kv_cache_manager.pool
+    assert pool.num_free_blocks == pool.num_blocks
+    assert all(sequence.status is SequenceStatus.FINISHED for sequence in sequences)
