@@ -1,0 +1,201 @@
+"""Reads JSONL files: one JSON object a line, a bad line is a bad row.
+
+The columns and their types come from reading everything once before the first row, so that no first window decides
+them. The rows keep their own values: what is written to JSONL again is what was read.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from infer.io.errors import InputError
+from infer.io.json_type import JsonType
+from infer.io.json_value import InvalidLineError, parse_object
+from infer.io.lines import MAX_LINE_BYTES, read_lines
+from infer.io.paths import STANDARD_INPUT
+from infer.io.readable import reading
+from infer.io.row import Row, RowError
+from infer.io.schema import check_columns
+from infer.io.standard_input import StandardInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from infer.io.json_type import Converter
+    from infer.io.lines import Line
+    from infer.io.paths import InputFile
+
+_MAX_BLOCK_ROWS = 512
+_BLOCK_BYTES = 1 << 20
+_MAX_COLUMNS = 10_000
+_READ_BUFFER_BYTES = 1 << 20
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class JsonlSource:
+    """The rows of several JSONL files. All of it is read at once for the columns, or up to `limit` rows.
+
+    `limit` ends the data set after so many rows; `notes` holds what a person should be told about it.
+
+    Raises:
+        InputError: a file that cannot be read, or more columns than a table should have.
+    """
+
+    def __init__(self, files: Sequence[InputFile], limit: int | None = None) -> None:
+        self.paths = tuple(file.path for file in files)
+        self.notes: tuple[str, ...] = ()
+        self.num_rows = 0
+        self._types: dict[str, JsonType] = {}
+        self._parts: list[_Part] = []
+        for path in self.paths:
+            num_left = None if limit is None else limit - self.num_rows
+            if num_left == 0:
+                break
+            part = self._scan(_opened(path, num_left), num_left)
+            self._parts.append(part)
+            self.num_rows += part.num_rows
+        self.schema = pa.schema([(name, type_.arrow_type()) for name, type_ in self._types.items()])
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """The rows in order, each with the values of `columns`.
+
+        Raises:
+            InputError: there is no such column, or (while iterating) a file has changed.
+        """
+        check_columns(columns, self.schema)
+        return self._rows({name: self._types[name].converter() for name in columns})
+
+    def _scan(self, file: _File, limit: int | None) -> _Part:
+        num_rows = num_bytes = 0
+        with reading(file.name), file.open() as stream:
+            for line in islice(read_lines(stream), limit):
+                num_rows += 1
+                num_bytes = line.end
+                try:
+                    values = _parse(line)
+                except InvalidLineError:
+                    continue
+                for name, value in values.items():
+                    type_ = self._types.get(name)
+                    if type_ is None:
+                        type_ = self._add_column(name, f"{file.name}:{line.number}")
+                    type_.add(value)
+        return _Part(file, num_rows, num_bytes)
+
+    def _add_column(self, name: str, place: str) -> JsonType:
+        if len(self._types) == _MAX_COLUMNS:
+            raise InputError(f"{place}: more than {_MAX_COLUMNS} columns", "put what varies into one field")
+        type_ = self._types[name] = JsonType()
+        return type_
+
+    def _rows(self, converters: Mapping[str, Converter | None]) -> Iterator[Row]:
+        index = 0
+        for part in self._parts:
+            for lines in part.blocks():
+                block = JsonBlock(converters)
+                for line in lines:
+                    yield _row(index, line, block, part.file.name)
+                    index += 1
+
+
+class JsonBlock:
+    """Rows as they were parsed, with those of their values that are asked for."""
+
+    def __init__(self, converters: Mapping[str, Converter | None]) -> None:
+        self._converters = converters
+        self._rows: list[dict[str, object]] = []
+
+    def append(self, values: dict[str, object]) -> int:
+        """Takes a row in and returns its offset."""
+        self._rows.append({name: values[name] for name in self._converters if name in values})
+        return len(self._rows) - 1
+
+    def value(self, offset: int, name: str) -> object:
+        return self._rows[offset].get(name)
+
+    def columns(self, offsets: Sequence[int], schema: pa.Schema) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self._column(offsets, field) for field in schema], schema=schema)
+
+    def _column(self, offsets: Sequence[int], field: pa.Field) -> pa.Array:
+        values = [self._rows[offset].get(field.name) for offset in offsets]
+        convert = self._converters[field.name]
+        try:
+            return pa.array(values if convert is None else map(convert, values), field.type, size=len(values))
+        except pa.ArrowException as error:
+            message = f"column {field.name} has other types than it had at the start: the input has changed"
+            raise InputError(message) from error
+
+
+class _File(Protocol):
+    """What lines are read from."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in messages."""
+
+    def open(self) -> BinaryIO:
+        """A new reader, at the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DiskFile:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def open(self) -> BinaryIO:
+        compression = _COMPRESSIONS.get(self.path.suffix.lower())
+        if compression is None:
+            return self.path.open("rb", buffering=_READ_BUFFER_BYTES)
+        return io.BufferedReader(pa.input_stream(str(self.path), compression), _READ_BUFFER_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What belongs to the data set of one file: lines that were added later do not."""
+
+    file: _File
+    num_rows: int
+    num_bytes: int
+
+    def blocks(self) -> Iterator[list[Line]]:
+        """The lines, as many at a time as one block should hold."""
+        block: list[Line] = []
+        num_rows = block_bytes = 0
+        with reading(self.file.name), self.file.open() as stream:
+            for line in read_lines(stream, self.num_bytes):
+                block.append(line)
+                block_bytes += len(line.text or b"")
+                if len(block) == _MAX_BLOCK_ROWS or block_bytes >= _BLOCK_BYTES:
+                    num_rows += len(block)
+                    yield block
+                    block, block_bytes = [], 0
+        if num_rows + len(block) != self.num_rows:
+            raise InputError(f"the file has changed since it was opened: {self.file.name}")
+        yield block
+
+
+def _opened(path: Path, limit: int | None) -> _File:
+    return StandardInput(limit) if str(path) == STANDARD_INPUT else _DiskFile(path)
+
+
+def _row(index: int, line: Line, block: JsonBlock, file_name: str) -> Row:
+    try:
+        return Row(index, block, block.append(_parse(line)))
+    except InvalidLineError as error:
+        return Row(index, None, error=RowError("invalid_input", f"{file_name}:{line.number}: {error}"))
+
+
+def _parse(line: Line) -> dict[str, object]:
+    if line.text is None:
+        raise InvalidLineError(f"longer than {MAX_LINE_BYTES >> 20} MiB")
+    return parse_object(line.text)
