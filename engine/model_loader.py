@@ -1,0 +1,141 @@
+"""Build the network from a directory of safetensors: transformers' own classes, our attention, ready to be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from infer.engine.checkpoint import check_architecture, read_model_config, safetensors_files
+from infer.engine.errors import ModelError
+from infer.engine.model_dtype import dtype_name, select_dtype, stored_dtype
+from infer.engine.model_source import resolve_model
+from infer.engine.transformers_logging import quiet_transformers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infer.engine.config import DType
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A network in evaluation mode, without gradients, on its device, and what belongs to it."""
+
+    name: str
+    model: torch.nn.Module
+    """A transformers causal language model."""
+    config: Any
+    """transformers' config of it."""
+    generation_config: Any
+    """transformers' generation config: the file's, else derived from `config`."""
+    tokenizer: Any
+    """transformers' tokenizer."""
+    eos_token_ids: frozenset[int]
+    """Every id that ends a text: of the generation config, the config and the tokenizer."""
+    dtype: torch.dtype
+    num_bytes: int
+    """Of the weights in memory, tied ones once."""
+
+
+def load_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: DType = "auto",
+    device: torch.device,
+    attn_implementation: str,
+    report: Callable[[str], None],
+) -> LoadedModel:
+    """Find the model that `name` stands for, fetched and converted where needed, and load it.
+
+    Args:
+        attn_implementation: the name under which our attention is registered with transformers.
+        report: told in one line each what takes long, and what is not as the checkpoint has it.
+
+    Raises:
+        ModelError: there is no such model, or the checkpoint is refused, incomplete or damaged.
+    """
+    directory = resolve_model(name, revision, report)
+    raw_config = read_model_config(directory)
+    files = safetensors_files(directory)
+    check_architecture(raw_config)
+    stored = stored_dtype(raw_config, files)
+    chosen = select_dtype(dtype, stored, device)
+    if dtype == "auto" and chosen != stored:
+        report(f"{name} runs in {dtype_name(chosen)}: its own {dtype_name(stored)} is not fast on this {device.type}")
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=chosen,
+                attn_implementation=attn_implementation,
+                # Without a device map the weights stay where the files were read: on the CPU.
+                device_map=None if device.type == "cpu" else device,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # A foreign checkpoint makes transformers fail in any way it likes.
+        raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
+    # transformers fills them with random numbers.
+    if missing := sorted(loading["missing_keys"]):
+        raise ModelError(f"{name} lacks {len(missing)} of its weights: {_some(missing)}")
+    if unused := sorted(loading["unexpected_keys"]):
+        report(f"{name} has {len(unused)} weights that its config.json has no place for: {_some(unused)}")
+    return LoadedModel(
+        name=name,
+        model=model.eval().requires_grad_(False),
+        config=model.config,
+        generation_config=model.generation_config,
+        tokenizer=tokenizer,
+        eos_token_ids=_eos_token_ids(model.generation_config, model.config, tokenizer),
+        dtype=chosen,
+        num_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+    )
+
+
+def max_exact_model_len(config: Any) -> int | None:
+    """How long sequences may become before what one computes depends on the others; None where it never does.
+
+    transformers picks the frequencies of the rotary types `dynamic` and `longrope` by the greatest position of a
+    forward pass, for all of it. Up to the original length nothing changes yet.
+    """
+    rope_parameters = getattr(config, "rope_parameters", None) or {}
+    # A model whose layers differ has one set for each type of layer.
+    sets = [rope_parameters] if "rope_type" in rope_parameters else rope_parameters.values()
+    limits: list[int] = []
+    for parameters in sets:
+        rope_type = parameters["rope_type"] if parameters else "default"
+        if rope_type == "dynamic":
+            limits.append(config.max_position_embeddings)
+        elif rope_type == "longrope":
+            limits.append(parameters["original_max_position_embeddings"])
+    return min(limits, default=None)
+
+
+def _eos_token_ids(*sources: Any) -> frozenset[int]:
+    ids: set[int] = set()
+    for source in sources:
+        eos = getattr(source, "eos_token_id", None)
+        if eos is not None:
+            ids.update(eos if isinstance(eos, list | tuple) else [eos])
+    return frozenset(ids)
+
+
+def _reason(error: Exception) -> str:
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights do not have the shapes that its config.json asks for"
+    return shorten(f"{type(error).__name__}: {error}", 300)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
