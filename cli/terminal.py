@@ -1,0 +1,51 @@
+"""The terminal on standard error: what it can show, and text that is safe to put on it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+from rich.console import Console
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 with ESC, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates that reorder a line
+    "\u2028\u2029"  # line ends to some terminals and log readers
+    "\ud800-\udfff"  # lone surrogates: undecodable bytes of a file name, half a pair in JSON
+    "]"
+)
+
+
+def safe(text: str) -> str:
+    """Make what could steer a terminal visible: `ESC` becomes `\\x1b`, a line feed `\\n`.
+
+    Everything that comes from data passes through here before it is shown. The result is one line and is shown as it
+    is: the console below reads no markup in it.
+    """
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def open_console(stream: TextIO) -> Console:
+    """A console that takes text literally.
+
+    Only the stream says whether it is a terminal, so `FORCE_COLOR` in a CI job gives coloured lines and not cursor
+    movements in the log. `NO_COLOR` wins over it, `TERM=dumb` over both.
+    """
+    is_terminal = stream.isatty()
+    is_forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        # Of a pipe nobody can say what reads it: only the sixteen colours that everything knows.
+        color_system="auto" if is_terminal else "standard" if is_forced else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether lines already printed can be replaced: a terminal that is not dumb."""
+    return console.is_terminal and console.is_interactive
