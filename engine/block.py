@@ -52,20 +52,23 @@ class FreeBlockQueue:
 
     def append(self, block: Block) -> None:
         last = self._tail.prev_free
-        assert last is not None and block.next_free is None, block
+        assert last is not None
+        assert block.next_free is None, f"already in the free queue: {block}"
         last.next_free, block.prev_free = block, last
         block.next_free, self._tail.prev_free = self._tail, block
         self._len += 1
 
     def remove(self, block: Block) -> None:
         before, after = block.prev_free, block.next_free
-        assert before is not None and after is not None, f"not in the free queue: {block}"
+        assert before is not None, f"not in the free queue: {block}"
+        assert after is not None, f"not in the free queue: {block}"
         before.next_free, after.prev_free = after, before
         block.prev_free = block.next_free = None
         self._len -= 1
 
     def popleft(self) -> Block:
         block = self._head.next_free
-        assert block is not None and block is not self._tail, "no free block"
+        assert block is not None
+        assert block is not self._tail, "no free block"
         self.remove(block)
         return block

@@ -24,7 +24,7 @@ class BlockHash:
     token_ids: tuple[int, ...]
 
     def is_same_as(self, other: BlockHash) -> bool:
-        """Whether both stand for the same tokens from the first block on. One comparison where the parents are shared."""
+        """Whether both stand for the same tokens from the first block on; quick where the parents are shared."""
         a: BlockHash | None = self
         b: BlockHash | None = other
         while a is not b:

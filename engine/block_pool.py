@@ -44,7 +44,7 @@ class BlockPool:
         return bytes(memoryview(self._states)[1:])
 
     def allocate(self, num_blocks: int) -> list[Block]:
-        """Take blocks out of the free queue, forgetting what they cached. The caller has checked that there are enough."""
+        """Take blocks out of the free queue, forgetting what they cached. The caller knows that there are enough."""
         assert num_blocks <= len(self._free), f"{num_blocks} blocks asked for, {len(self._free)} free"
         blocks = [self._free.popleft() for _ in range(num_blocks)]
         for block in blocks:

@@ -54,10 +54,10 @@ class EngineConfig:
             raise ConfigError(f"long_prefill_token_threshold must not be negative: {self.long_prefill_token_threshold}")
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
-        if not self.enable_chunked_prefill and self.max_model_len is not None:
-            if self.max_num_batched_tokens < self.max_model_len:
-                raise ConfigError(
-                    f"max_num_batched_tokens must be at least max_model_len without chunked prefill: "
-                    f"{self.max_num_batched_tokens} < {self.max_model_len}",
-                    hint="raise --max-num-batched-tokens, or leave chunked prefill on",
-                )
+        longest = self.max_model_len or 0
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < longest:
+            raise ConfigError(
+                f"max_num_batched_tokens must be at least max_model_len without chunked prefill: "
+                f"{self.max_num_batched_tokens} < {longest}",
+                hint="raise --max-num-batched-tokens, or leave chunked prefill on",
+            )

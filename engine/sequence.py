@@ -22,17 +22,17 @@ class SequenceStatus(Enum):
 class Sequence:
     """Tokens of one request and how far the cache has got with them. Changed by the Scheduler alone.
 
-        token_ids   |----- prompt -----|-- generated --|
-                    |---- num_computed_tokens ---|     what is left, a step hands out
+    token_ids   |----- prompt -----|-- generated --|
+                |---- num_computed_tokens ---|     what is left, a step hands out
     """
 
     __slots__ = (
         "block_hashes",
         "block_table",
+        "max_computed_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hashed_blocks",
-        "max_computed_tokens",
         "num_prompt_tokens",
         "output_token_ids",
         "request",

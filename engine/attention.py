@@ -1,0 +1,181 @@
+"""The bridge between transformers' attention interface and our kernels.
+
+Every attention layer of the network calls `_attend`, which hands the call to the `AttentionContext` that comes with the
+forward pass as an argument. Two contexts exist: `AttentionProbe` learns what the layers need, once at load;
+`PagedAttention` serves a step from the KV cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from infer.engine.errors import ModelError
+from infer.kernels.paged_attention import paged_attention
+from infer.kernels.store_kv import store_kv
+
+if TYPE_CHECKING:
+    from infer.engine.kv_cache import KVCache
+    from infer.kernels.attention_metadata import AttentionMetadata
+
+ATTENTION_NAME = "infer"
+
+_HARMLESS = frozenset(
+    {"attention_context", "cache_position", "dropout", "is_causal", "layer_idx", "output_attentions",
+     "output_hidden_states", "output_router_logits", "position_ids", "return_dict", "use_cache"}
+)  # fmt: skip
+"""Arguments a layer may pass that do not change what attention computes in a causal, inference-only step."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """One layer's attention over the step's flat batch, as the network asks for it."""
+
+    layer_idx: int
+    query: torch.Tensor
+    """`[num_tokens, num_heads, head_dim]`"""
+    key: torch.Tensor
+    """`[num_tokens, num_kv_heads, head_dim]`"""
+    value: torch.Tensor
+    """`[num_tokens, num_kv_heads, value_head_dim]`"""
+    scale: float
+    sliding_window: int
+    softcap: float
+    sinks: torch.Tensor | None
+
+
+class AttentionContext(Protocol):
+    """What a forward pass is given to answer its layers' attention calls."""
+
+    def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
+        """Returns `[num_tokens, num_heads, value_head_dim]`. `unknown` are arguments no kernel of ours honours."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttention:
+    """Serves one step: stores its keys and values, then attends over the blocks."""
+
+    kv_cache: KVCache
+    metadata: AttentionMetadata
+
+    def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
+        key_cache, value_cache = self.kv_cache.layers[call.layer_idx]
+        backend = self.kv_cache.backend
+        store_kv(call.key, call.value, key_cache, value_cache, self.metadata.slot_mapping, backend=backend)
+        return paged_attention(
+            call.query,
+            key_cache,
+            value_cache,
+            self.metadata,
+            scale=call.scale,
+            sliding_window=call.sliding_window,
+            softcap=call.softcap,
+            sinks=call.sinks,
+            backend=backend,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What one attention layer keeps in the cache, and how far back it looks (0: everything)."""
+
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    sliding_window: int
+
+
+class AttentionProbe:
+    """Learns the layers' shapes from one forward pass, and finds what our kernels would not honour."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerSpec] = {}
+        self.unknown: set[str] = set()
+
+    def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
+        num_kv_heads, head_dim = call.key.shape[1:]
+        value_head_dim = call.value.shape[2]
+        self.layers[call.layer_idx] = LayerSpec(num_kv_heads, head_dim, value_head_dim, call.sliding_window)
+        self.unknown |= {name for name, value in unknown.items() if value is not None and value is not False}
+        return call.query.new_zeros(*call.query.shape[:2], value_head_dim)
+
+
+def probe_layers(model: torch.nn.Module, config: Any) -> list[LayerSpec]:
+    """The attention layers of `model`, in order, from a forward pass over two tokens.
+
+    Raises:
+        ModelError: some layer did not reach our attention, or asks it for something it does not do.
+    """
+    probe = AttentionProbe()
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    architecture = config.model_type
+    try:
+        with torch.inference_mode():
+            model(input_ids=tokens, position_ids=torch.arange(2, device=tokens.device)[None], use_cache=False,
+                  attention_context=probe)  # fmt: skip
+    except (ModelError, TypeError) as error:
+        # A TypeError: some forward takes no further arguments.
+        raise ModelError(f"architecture {architecture} cannot be run exactly: {error}") from error
+    num_layers = config.num_hidden_layers
+    if sorted(probe.layers) != list(range(num_layers)):
+        missing = sorted(set(range(num_layers)) - set(probe.layers))
+        raise ModelError(
+            f"architecture {architecture} cannot be run exactly: no standard attention in layers {missing[:8]}"
+        )
+    if probe.unknown:
+        raise ModelError(
+            f"architecture {architecture} cannot be run exactly: its attention takes {', '.join(sorted(probe.unknown))}"
+        )
+    layers = [probe.layers[index] for index in range(num_layers)]
+    for index, kind in enumerate(getattr(config, "layer_types", None) or []):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ModelError(f"architecture {architecture} cannot be run exactly: layer {index} is {kind}")
+        if (kind == "sliding_attention") != (layers[index].sliding_window > 0):
+            raise ModelError(
+                f"architecture {architecture} cannot be run exactly: layer {index} is {kind}, but its attention was "
+                f"given a window of {layers[index].sliding_window}"
+            )
+    return layers
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    attention_context: AttentionContext | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Called by transformers with `[1, num_heads, num_tokens, head_dim]`; returns `[1, num_tokens, num_heads, ...]`."""
+    if attention_context is None:
+        raise ModelError("its layers do not pass the step's metadata on to their attention")
+    if getattr(module, "is_causal", True) is False:
+        raise ModelError("its attention is not causal")
+    call = AttentionCall(
+        module.layer_idx,  # type: ignore[arg-type]
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        scaling if scaling is not None else query.shape[-1] ** -0.5,
+        sliding_window or 0,
+        softcap or 0.0,
+        s_aux,
+    )
+    unknown = {name: value for name, value in kwargs.items() if name not in _HARMLESS}
+    return attention_context.attend(call, unknown)[None], None
+
+
+def register() -> None:
+    """Make `attn_implementation="infer"` known to transformers; the mask is the kernels' own business."""
+    AttentionInterface.register(ATTENTION_NAME, _attend)
+    AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)

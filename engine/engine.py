@@ -1,0 +1,246 @@
+"""Engine: requests in, completions out. A step is three calls: schedule, execute, update."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from infer.engine.attention import ATTENTION_NAME, probe_layers, register
+from infer.engine.batch import build_batch
+from infer.engine.errors import RequestError
+from infer.engine.fitting import choose_backend, choose_device, fit_model_len, num_step_bytes
+from infer.engine.fusion import prepack_linears
+from infer.engine.generation import Generation
+from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
+from infer.engine.kv_cache_manager import KVCacheManager
+from infer.engine.memory import available_bytes
+from infer.engine.model_loader import load_model
+from infer.engine.model_runner import ModelRunner
+from infer.engine.phase_timer import PhaseTimer
+from infer.engine.request import Completion, Request
+from infer.engine.sampler import Sampler
+from infer.engine.sampling_params import from_generation_config
+from infer.engine.scheduler import Scheduler
+from infer.engine.stats import EngineStats
+from infer.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from infer.engine.config import EngineConfig
+    from infer.engine.sampler import SampledToken
+    from infer.engine.sampling_params import SamplingParams
+    from infer.engine.scheduler_output import SchedulerOutput
+    from infer.engine.sequence import Sequence
+
+
+class Engine:
+    """Loads the model when it is made; `fit_cache` sizes the KV cache, at the latest when the first request arrives.
+
+    Raises:
+        ConfigError: a setting that cannot work with this model or machine.
+        ModelError: the model cannot be found, read or run exactly.
+    """
+
+    def __init__(self, config: EngineConfig, report: Callable[[str], None] = lambda line: None) -> None:
+        """`report` is told, a line at a time, what takes long: a download, a conversion."""
+        register()
+        self.config = config
+        self._device = choose_device(config.device)
+        loaded = load_model(
+            config.model,
+            revision=config.revision,
+            dtype=config.dtype,
+            device=self._device,
+            attn_implementation=ATTENTION_NAME,
+            report=report,
+        )
+        self.model_name = loaded.name
+        self.tokenizer = Tokenizer(loaded.tokenizer, loaded.eos_token_ids)
+        self.vocab_size: int = loaded.config.vocab_size
+        self._model_config = loaded.config
+        self.default_sampling_params = from_generation_config(loaded.generation_config.to_diff_dict())
+        self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
+        self._model = loaded.model
+        self._dtype = loaded.dtype
+        layers = tuple(probe_layers(loaded.model, loaded.config))
+        self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype)
+        self._backend = choose_backend(config, self._device, self._cache_spec)
+        self.num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
+        self._sampler = Sampler(
+            vocab_size=self.vocab_size,
+            eos_token_ids=self.tokenizer.eos_token_ids,
+            encode=partial(self.tokenizer.encode, add_special_tokens=False),
+        )
+        self._timer = PhaseTimer()
+        self._generations: dict[int, Generation] = {}
+        self._scheduler: Scheduler | None = None
+        self._runner: ModelRunner | None = None
+        self._num_steps = self._num_finished = self._num_prompt_tokens = self._num_completion_tokens = 0
+
+    def describe(self) -> list[str]:
+        """What was loaded and on what it runs, a line each."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        lines = [
+            f"model {self.model_name}, {dtype} on {self._device}, {self._backend.name} attention, "
+            f"up to {self.max_model_len:,} tokens a row{self._max_model_len_reason}"
+        ]
+        if self._backend.fallback_reason:
+            lines.append(self._backend.fallback_reason)
+        return lines
+
+    def fit_cache(self, num_requests: int | None = None, max_request_tokens: int | None = None) -> str:
+        """Allocate the KV cache for so many requests of at most so many tokens, prompt and output; None is not known.
+
+        To be called once, before the first request. Returns what was taken, as a line.
+
+        Raises:
+            ConfigError: there is no memory for it.
+        """
+        assert self._scheduler is None, "the cache has been fitted already"
+        config, spec = self.config, self._cache_spec
+        num_bytes = int(available_bytes(self._device) * config.memory_utilization)
+        num_blocks = config.num_blocks or fit_num_blocks(
+            spec,
+            num_bytes - num_step_bytes(config, self._model_config, self._dtype),
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=self.max_model_len,
+            num_requests=num_requests,
+            max_request_tokens=max_request_tokens,
+            keep_prefixes=config.enable_prefix_caching,
+        )
+        # A sequence that outgrew the whole cache could neither go on nor be helped by preempting others.
+        self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
+        manager = KVCacheManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        self._scheduler = Scheduler(config, manager)
+        self._runner = ModelRunner(self._model, allocate_kv_cache(spec, num_blocks, self._backend, self._device))
+        size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
+        return f"kv cache: {num_blocks:,} blocks of {config.block_size} tokens, {size}"
+
+    @property
+    def scheduler(self) -> Scheduler:
+        if self._scheduler is None:
+            self.fit_cache()
+        assert self._scheduler is not None
+        return self._scheduler
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self._generations)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._generations)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request; it may be refused, and then the engine is as it was.
+
+        Raises:
+            RequestError: `empty_prompt`, `prompt_too_long`, or `invalid_input` for tokens the model does not have.
+        """
+        assert request.request_id not in self._generations, f"request id in use: {request.request_id}"
+        scheduler = self.scheduler
+        self._check_prompt(request.prompt_token_ids)
+        generation = Generation(
+            request, sampler=self._sampler, tokenizer=self.tokenizer, max_model_len=self.max_model_len
+        )
+        scheduler.add(generation.sequence)
+        self._generations[request.request_id] = generation
+
+    def abort_request(self, request_id: int) -> None:
+        """Forget an unfinished request, in whatever state it is."""
+        self.scheduler.finish(self._generations.pop(request_id).sequence)
+
+    def step(self) -> list[Completion]:
+        """Advance the unfinished requests by one step of the model. Returns those that it finished."""
+        with self._timer.phase("schedule"):
+            output = self.scheduler.schedule()
+        sampled = self._execute(output)
+        with self._timer.phase("update"):
+            return self._update(output, sampled)
+
+    def generate(
+        self, prompts: Iterable[str | list[int]], sampling_params: SamplingParams | None = None, *, seed: int = 0
+    ) -> list[Completion]:
+        """Completions of texts or token ids, in their order; a refused one has its error. For use from Python.
+
+        Each prompt draws from a seed of its own, derived from `seed` and its place.
+        """
+        from infer.engine.seeding import derive_seed
+
+        params = sampling_params or self.default_sampling_params
+        completions: dict[int, Completion] = {}
+        numbers = count()
+        for number, prompt in zip(numbers, prompts, strict=False):
+            try:
+                ids = self.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+                self.add_request(Request(number, tuple(ids), params, derive_seed(seed, number, 0)))
+            except RequestError as error:
+                completions[number] = Completion(
+                    number, "", (), "error", num_prompt_tokens=0, error_code=error.code, error=str(error)
+                )
+        while self.has_unfinished_requests():
+            completions |= {completion.request_id: completion for completion in self.step()}
+        return [completions[number] for number in sorted(completions)]
+
+    def stats(self) -> EngineStats:
+        """A snapshot; cheap enough to be taken several times a second."""
+        scheduler = self.scheduler
+        manager = scheduler.kv_cache_manager
+        return EngineStats(
+            num_requests_running=len(scheduler.running),
+            num_requests_waiting=len(scheduler.waiting),
+            num_requests_finished=self._num_finished,
+            num_preemptions_total=scheduler.num_preemptions_total,
+            num_blocks=manager.pool.num_blocks,
+            block_size=manager.block_size,
+            block_states=manager.pool.block_states(),
+            prefix_cache_queries=manager.prefix_cache_queries,
+            prefix_cache_hits=manager.prefix_cache_hits,
+            prompt_tokens_total=scheduler.prompt_tokens_total,
+            completion_tokens_total=self._num_completion_tokens,
+            tokens_wasted_total=scheduler.tokens_wasted_total,
+            num_steps=self._num_steps,
+            seconds=dict(self._timer.seconds),
+        )
+
+    def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, SampledToken]]:
+        """Run the plan. Returns the next token of each sequence that has reached its last one."""
+        assert self._runner is not None
+        if not output.scheduled:
+            return []
+        with self._timer.phase("prepare"):
+            batch = build_batch(output, self.config.block_size, self._device)
+        with self._timer.phase("execute"):
+            logits = self._runner.execute(batch)
+        with self._timer.phase("sample"):
+            rows = [self._generations[sequence.request_id].sampling_row for sequence in batch.sampling]
+            sampled = self._sampler.sample(logits, rows) if rows else []
+        return list(zip(batch.sampling, sampled, strict=True))
+
+    def _update(self, output: SchedulerOutput, sampled: list[tuple[Sequence, SampledToken]]) -> list[Completion]:
+        self.scheduler.update(output)
+        self._num_steps += 1
+        self._num_completion_tokens += len(sampled)
+        completions = []
+        for sequence, token in sampled:
+            completion = self._generations[sequence.request_id].accept(token)
+            if completion is not None:
+                self.scheduler.finish(sequence)
+                del self._generations[sequence.request_id]
+                completions.append(completion)
+        self._num_finished += len(completions)
+        return completions
+
+    def _check_prompt(self, token_ids: tuple[int, ...]) -> None:
+        if not token_ids:
+            raise RequestError("empty_prompt", "the prompt has no tokens")
+        if not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
+            raise RequestError("invalid_input", f"token ids must be from 0 to {self.vocab_size - 1}")
+        num_tokens = len(token_ids)
+        if num_tokens >= self.max_model_len:
+            raise RequestError(
+                "prompt_too_long",
+                f"the prompt has {num_tokens:,} tokens, "
+                f"and at most {self.max_model_len - 1:,} leave room for an answer",
+            )

@@ -1,0 +1,83 @@
+"""Settings that are known only once the model and the machine are: device, attention backend, longest row, memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from infer.engine.errors import ConfigError
+from infer.engine.model_loader import max_exact_model_len
+from infer.kernels.backend import select_backend
+
+if TYPE_CHECKING:
+    from infer.engine.config import EngineConfig
+    from infer.engine.kv_cache import KVCacheSpec
+    from infer.kernels.backend import Backend
+
+
+def choose_device(name: str) -> torch.device:
+    """The device `name` stands for; `auto` is a GPU where there is one.
+
+    Raises:
+        ConfigError: it is no device, or not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device must be auto, cpu or cuda: {name}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"no CUDA device is available: {name}", hint="use --device cpu")
+    return device
+
+
+def choose_backend(config: EngineConfig, device: torch.device, spec: KVCacheSpec) -> Backend:
+    """One backend for the layers of all shapes: the fastest that serves every one of them.
+
+    Raises:
+        ConfigError: the one asked for cannot serve them.
+    """
+    shapes = {(layer.head_dim, layer.value_head_dim) for layer in spec.layers}
+    backends = []
+    for head_dim, value_head_dim in sorted(shapes):
+        try:
+            backend = select_backend(
+                device,
+                spec.dtype,
+                head_dim=head_dim,
+                value_head_dim=value_head_dim,
+                block_size=config.block_size,
+                preferred=config.attention_backend,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error), hint="use --attention-backend auto") from error
+        backends.append(backend)
+    return next((backend for backend in backends if backend.fallback_reason), backends[0])
+
+
+def fit_model_len(config: EngineConfig, model_config: Any) -> tuple[int, str]:
+    """The longest sequence allowed, and why it is shorter than the model's own limit, where it is.
+
+    Raises:
+        ConfigError: `max_model_len` asks for more than the model can do.
+    """
+    limit: int = model_config.max_position_embeddings
+    reason = ""
+    exact = max_exact_model_len(model_config)
+    if exact is not None and exact < limit:
+        limit, reason = exact, " (longer ones would need another rotary table for all rows of a step)"
+    if config.max_model_len is not None:
+        if config.max_model_len > limit:
+            raise ConfigError(f"max_model_len must be at most {limit}{reason}: {config.max_model_len}")
+        limit, reason = config.max_model_len, ""
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < limit:
+        limit, reason = config.max_num_batched_tokens, " (without chunked prefill a row must fit one step)"
+    return limit, reason
+
+
+def num_step_bytes(config: EngineConfig, model_config: Any, dtype: torch.dtype) -> int:
+    """What a full step needs besides weights and cache: activations, logits and their float32 copies. An estimate."""
+    activations = config.max_num_batched_tokens * model_config.hidden_size * 32 * dtype.itemsize
+    return int(activations + config.max_num_seqs * model_config.vocab_size * (dtype.itemsize + 3 * 4))

@@ -1,0 +1,34 @@
+"""ModelRunner: one plan in, the logits of the rows that sample out. Decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from infer.engine.attention import PagedAttention
+
+if TYPE_CHECKING:
+    from infer.engine.batch import Batch
+    from infer.engine.kv_cache import KVCache
+
+
+class ModelRunner:
+    """Owns the network and the tensors of the KV cache."""
+
+    def __init__(self, model: torch.nn.Module, kv_cache: KVCache) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> torch.Tensor:
+        """Fill the step's slots of the cache. Returns logits `[num_sampling, vocab_size]` in the model's dtype."""
+        output = self._model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            logits_to_keep=batch.logits_indices,
+            attention_context=PagedAttention(self._kv_cache, batch.metadata),
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits

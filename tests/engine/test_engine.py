@@ -1,0 +1,184 @@
+"""The engine as a caller sees it: refusals, limits, seeds, failures of one among many, and its figures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import VOCAB_SIZE, save_model
+
+from infer.engine.config import EngineConfig
+from infer.engine.engine import Engine
+from infer.engine.errors import ConfigError, RequestError
+from infer.engine.request import Request
+from infer.engine.sampling_params import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+def make_engine(folder, **config):
+    return Engine(EngineConfig(model=str(folder), dtype="float32", attention_backend="reference", **config))
+
+
+def greedy(max_tokens=6, **settings):
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "code", "message"),
+    [
+        ((), "empty_prompt", "the prompt has no tokens"),
+        ((1,) * 512, "prompt_too_long", "the prompt has 512 tokens, and at most 511 leave room for an answer"),
+        ((1,) * 513, "prompt_too_long", "the prompt has 513 tokens, and at most 511 leave room for an answer"),
+        ((5, VOCAB_SIZE), "invalid_input", f"token ids must be from 0 to {VOCAB_SIZE - 1}"),
+        ((5, -1), "invalid_input", f"token ids must be from 0 to {VOCAB_SIZE - 1}"),
+    ],
+)
+def test_request_that_cannot_run_is_refused_on_arrival(folder, token_ids, code, message):
+    engine = make_engine(folder)
+    with pytest.raises(RequestError) as refused:
+        engine.add_request(Request(0, token_ids, greedy()))
+    assert (refused.value.code, str(refused.value)) == (code, message)
+    assert not engine.has_unfinished_requests()
+
+
+def test_prompt_one_short_of_the_limit_gets_one_token(folder):
+    (completion,) = make_engine(folder).generate([[5] * 511], greedy())
+    assert (completion.finish_reason, len(completion.token_ids)) == ("length", 1)
+
+
+def test_output_is_clipped_at_max_model_len(folder):
+    (completion,) = make_engine(folder, max_model_len=20).generate([[5] * 16], greedy(max_tokens=50))
+    assert (completion.finish_reason, len(completion.token_ids)) == ("length", 4)
+
+
+def test_prompt_longer_than_the_whole_cache_is_refused_and_the_others_run(folder):
+    completions = make_engine(folder, num_blocks=4).generate([[5] * 10, [6] * 70, [7] * 10], greedy())
+    assert [completion.error_code for completion in completions] == [None, "prompt_too_long", None]
+    assert [len(completion.token_ids) for completion in completions] == [6, 0, 6]
+
+
+def test_output_that_would_outgrow_the_whole_cache_is_clipped(folder):
+    (completion,) = make_engine(folder, num_blocks=2).generate([[5] * 10], greedy(max_tokens=100))
+    assert (completion.finish_reason, len(completion.token_ids)) == ("length", 22)
+
+
+def test_refused_request_leaves_the_others_aligned(folder):
+    engine = make_engine(folder)
+    alone = engine.generate([[5, 6]], greedy())[0].token_ids
+    completions = engine.generate([[5, 6], [], [5, 6]], greedy())
+    assert [completion.token_ids for completion in completions] == [alone, (), alone]
+
+
+def test_sampled_output_does_not_depend_on_neighbours(folder):
+    params = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
+
+    def run(engine, requests):
+        for request in requests:
+            engine.add_request(request)
+        outputs = {}
+        while engine.has_unfinished_requests():
+            outputs |= {completion.request_id: completion.token_ids for completion in engine.step()}
+        return outputs
+
+    requests = [Request(number, (5, 6, 7), params, seed=number) for number in range(8)]
+    together = run(make_engine(folder), requests)
+    alone = [run(make_engine(folder, num_blocks=4), [request])[request.request_id] for request in requests[:3]]
+    backwards = run(make_engine(folder, num_blocks=7, max_num_batched_tokens=4), requests[::-1])
+    assert [together[number] for number in range(3)] == alone
+    assert together == backwards
+    assert len(set(together.values())) == len(requests), "rows share their noise"
+
+
+def test_eos_ids_of_model_and_tokenizer_both_stop(folder):
+    engine = make_engine(folder)
+    tokenizer = engine.tokenizer
+    assert engine.tokenizer.eos_token_ids == {1}
+    biased = SamplingParams(temperature=0.0, max_tokens=9, logit_bias={1: 100.0})
+    (completion,) = engine.generate([[5, 6, 7]], biased)
+    assert (completion.finish_reason, completion.token_ids, completion.text) == ("stop", (1,), "")
+    assert tokenizer.decode([1], skip_special_tokens=False) == "<|im_end|>"
+
+
+def test_stop_string_ends_the_text_before_it(folder):
+    engine = make_engine(folder)
+    (free,) = engine.generate([[5, 6, 7]], greedy(max_tokens=20))
+    stop = free.text[3:6]
+    (stopped,) = engine.generate([[5, 6, 7]], greedy(max_tokens=20, stop=(stop,)))
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
+    assert stopped.text == free.text[: free.text.index(stop)]
+
+
+def test_logprobs_come_with_every_token_and_with_the_alternatives(folder):
+    (completion,) = make_engine(folder).generate([[5, 6, 7]], greedy(logprobs=3))
+    assert completion.logprobs is not None
+    assert [choice.token_id for choice in completion.logprobs] == list(completion.token_ids)
+    for choice in completion.logprobs:
+        assert choice.top[0] == (choice.token_id, choice.logprob)
+        assert [value for _, value in choice.top] == sorted((value for _, value in choice.top), reverse=True)
+
+
+def test_nan_logits_of_one_row_fail_that_row_alone(folder):
+    engine = make_engine(folder, enable_prefix_caching=False)
+    expected = engine.generate([[5, 6], [8, 9]], greedy())
+    embedding = engine._model.get_input_embeddings()
+    with torch.no_grad():
+        embedding.weight[300] = torch.nan
+    completions = engine.generate([[5, 6], [300, 7], [8, 9]], greedy())
+    assert [completion.token_ids for completion in completions] == [expected[0].token_ids, (), expected[1].token_ids]
+    assert completions[1].error_code == "nan_logits"
+    assert completions[1].error == "the model's logits are not finite, at output token 0"
+
+
+def test_abort_in_any_state_releases_everything(folder):
+    engine = make_engine(folder, max_num_seqs=1)
+    for number in range(3):
+        engine.add_request(Request(number, (5, 6, 7), greedy(max_tokens=50)))
+    engine.step()
+    engine.abort_request(0)
+    engine.abort_request(2)
+    engine.scheduler.check()
+    finished = []
+    while engine.has_unfinished_requests():
+        finished += engine.step()
+    assert [completion.request_id for completion in finished] == [1]
+    assert engine.scheduler.kv_cache_manager.pool.num_free_blocks == engine.stats().num_blocks
+
+
+def test_stats_count_every_token_once(folder):
+    engine = make_engine(folder, num_blocks=8)
+    prompts = [[5] * 20, [6] * 20, [7] * 20, [8] * 20]
+    completions = engine.generate(prompts, greedy(max_tokens=20))
+    stats = engine.stats()
+    assert stats.num_preemptions_total > 0
+    assert stats.prompt_tokens_total == 80
+    assert stats.completion_tokens_total == sum(len(completion.token_ids) for completion in completions) == 80
+    assert stats.num_requests_finished == 4
+    assert stats.prefix_cache_queries == 80
+    assert set(stats.seconds) == {"schedule", "prepare", "execute", "sample", "update"}
+    assert stats.kv_cache_usage == 0.0
+
+
+def test_cache_line_says_how_many_blocks_of_how_many_tokens(folder):
+    assert make_engine(folder, num_blocks=40).fit_cache() == "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.5 MiB"
+
+
+def test_model_line_says_what_runs_where(folder):
+    assert make_engine(folder, max_model_len=100).describe() == [
+        f"model {folder}, float32 on cpu, reference attention, up to 100 tokens a row"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_model_len": 513}, "max_model_len must be at most 512: 513"),
+        ({"device": "gpu"}, "device must be auto, cpu or cuda: gpu"),
+    ],
+)
+def test_setting_that_cannot_work_with_the_model_is_refused(folder, config, message):
+    with pytest.raises(ConfigError) as refused:
+        make_engine(folder, **config)
+    assert str(refused.value) == message

@@ -1,0 +1,60 @@
+"""How many blocks a run gets: what it needs, in the memory there is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from infer.engine.attention import LayerSpec
+from infer.engine.errors import ConfigError
+from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
+from infer.kernels.backend import select_backend
+
+SPEC = KVCacheSpec((LayerSpec(2, 8, 8, 0), LayerSpec(1, 16, 8, 0)), block_size=4, dtype=torch.float32)
+
+
+def fit(num_bytes=1 << 30, **settings):
+    defaults = {
+        "max_num_seqs": 10,
+        "max_model_len": 100,
+        "num_requests": None,
+        "max_request_tokens": 20,
+        "keep_prefixes": False,
+    }
+    return fit_num_blocks(SPEC, num_bytes, **(defaults | settings))
+
+
+def test_block_counts_all_layers_keys_and_values():
+    assert SPEC.num_bytes_per_block == (2 * (8 + 8) + 1 * (16 + 8)) * 4 * 4
+
+
+def test_cache_holds_max_num_seqs_of_the_longest_request():
+    assert fit() == 10 * 5
+
+
+def test_cache_is_doubled_to_keep_prefixes():
+    assert fit(keep_prefixes=True) == 2 * 10 * 5
+
+
+def test_few_requests_need_few_blocks_but_always_one_of_full_length():
+    assert fit(num_requests=3, max_request_tokens=80) == 3 * 20
+    assert fit(num_requests=3) == 25
+
+
+def test_request_length_is_bounded_by_the_models():
+    assert fit(max_request_tokens=10**9) == 10 * 25
+
+
+def test_cache_takes_no_more_than_the_memory():
+    assert fit(num_bytes=7 * SPEC.num_bytes_per_block + 1) == 7
+
+
+def test_no_memory_is_refused_with_the_figures():
+    with pytest.raises(ConfigError, match=r"a block takes 896 bytes, 895 are left"):
+        fit(num_bytes=895)
+
+
+def test_allocated_cache_has_the_null_block_too():
+    backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=4, preferred="reference")
+    cache = allocate_kv_cache(SPEC, 3, backend, torch.device("cpu"))
+    assert [(key.shape[0], value.shape[0]) for key, value in cache.layers] == [(4, 4), (4, 4)]

@@ -1,0 +1,95 @@
+"""Greedy output equals transformers' own, token for token, in float32: for every architecture, alone and batched,
+whatever the blocks, the chunks, the order, preempted or not."""
+
+from __future__ import annotations
+
+import pytest
+from greedy import generate_alone, generate_ours, make_prompts
+from tiny_models import ARCHITECTURES, make_model, save_model
+
+from infer.engine.config import EngineConfig
+from infer.engine.engine import Engine
+from infer.engine.sampling_params import SamplingParams
+
+PROMPTS = make_prompts()
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """By architecture: a saved model and what transformers generates from PROMPTS."""
+    known = {}
+
+    def get(model_type):
+        if model_type not in known:
+            folder = save_model(tmp_path_factory.mktemp(model_type), model_type)
+            known[model_type] = folder, generate_alone(make_model(model_type), PROMPTS)
+        return known[model_type]
+
+    return get
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_batched_output_equals_transformers(oracle, model_type):
+    folder, expected = oracle(model_type)
+    assert len({tuple(tokens) for tokens in expected}) > len(expected) // 2, "the oracle's outputs hardly differ"
+    assert generate_ours(folder, PROMPTS) == expected
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_output_of_one_at_a_time_equals_transformers(oracle, model_type):
+    folder, expected = oracle(model_type)
+    assert generate_ours(folder, PROMPTS, max_num_seqs=1, attention_backend="reference") == expected
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"enable_prefix_caching": False},
+        {"max_num_batched_tokens": 1},
+        {"max_num_batched_tokens": 7},
+        {"max_num_batched_tokens": 96, "enable_chunked_prefill": False},
+        {"long_prefill_token_threshold": 5},
+        {"block_size": 1},
+        {"block_size": 7},
+        {"block_size": 32},
+        {"max_num_seqs": 3},
+        {"num_blocks": 6},
+        {"num_blocks": 6, "enable_prefix_caching": False},
+        {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16},
+        {"attention_backend": "reference"},
+    ],
+    ids=str,
+)
+def test_output_does_not_depend_on_how_it_is_scheduled(oracle, model_type, config):
+    folder, expected = oracle(model_type)
+    assert generate_ours(folder, PROMPTS, **config) == expected
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_output_does_not_depend_on_the_order_of_arrival(oracle, model_type):
+    folder, expected = oracle(model_type)
+    assert generate_ours(folder, PROMPTS[::-1], max_num_seqs=4) == expected[::-1]
+
+
+def test_small_pool_did_preempt_and_small_prompts_did_share(oracle):
+    folder, expected = oracle("llama")
+    engine = Engine(EngineConfig(model=str(folder), dtype="float32", num_blocks=6))
+    completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
+    assert [list(completion.token_ids) for completion in completions] == expected
+    stats = engine.stats()
+    assert stats.num_preemptions_total > 0
+    assert stats.prefix_cache_hits > 0
+    assert stats.tokens_wasted_total > 0
+
+
+@pytest.mark.parametrize("num_requests", [1, 40])
+def test_identical_prompts_of_whole_blocks_share_all_but_the_last(oracle, num_requests):
+    folder, _ = oracle("llama")
+    prompt = list(range(10, 42))
+    engine = Engine(EngineConfig(model=str(folder), dtype="float32", block_size=16))
+    alone = Engine(EngineConfig(model=str(folder), dtype="float32", enable_prefix_caching=False))
+    expected = alone.generate([prompt], SamplingParams(temperature=0.0, max_tokens=6))[0].token_ids
+    completions = engine.generate([prompt] * num_requests, SamplingParams(temperature=0.0, max_tokens=6))
+    assert {completion.token_ids for completion in completions} == {expected}
+    assert [completion.num_cached_tokens for completion in completions] == [0] + [16] * (num_requests - 1)
