@@ -1,0 +1,78 @@
+"""The `infer` command: its sub-commands, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infer.cli.errors import ExitCode, error_message, exit_code, usage_message
+from infer.cli.help import SectionedCommand
+from infer.cli.models import models_app
+from infer.cli.run import EPILOG, run_command
+from infer.cli.version import infer_version, version_command
+from infer.engine.cache_dir import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command("run", cls=SectionedCommand, epilog=EPILOG, context_settings={"auto_envvar_prefix": "INFER"})(run_command)
+app.add_typer(models_app, name="models")
+app.command("version")(version_command)
+
+
+@app.callback(invoke_without_command=True, add_help_option=False)
+def infer(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    # Ours, because typer's imports pydantic to find out that it was not given: half the time of `infer run --help`.
+    show_help: Annotated[bool, typer.Option("--help", help="Show this message and exit.")] = False,
+) -> None:
+    """Run a language model over every row of a data set."""
+    if show_version:
+        typer.echo(f"infer {infer_version()}")
+        raise typer.Exit
+    if show_help or context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, the process's own by default. What goes wrong is said on standard error.
+
+    Returns:
+        The exit code.
+    """
+    set_process_defaults()
+    try:
+        code = app(args=arguments, prog_name="infer", standalone_mode=False)
+    except typer.TyperException as error:
+        print(usage_message(error), file=sys.stderr)
+        return ExitCode.USAGE
+    except Exception as error:
+        print(error_message(error), file=sys.stderr)
+        return exit_code(error)
+    # typer turns a Ctrl-C that nobody caught into this code.
+    if code == ExitCode.INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return ExitCode.DONE if code is None else code
+
+
+def set_process_defaults() -> None:
+    """Choose what libraries read from the environment on import. What the user has set stays."""
+    defaults = {
+        # Torch and numba share one pool of threads and take turns: one that spins while it waits takes a core away.
+        "OMP_WAIT_POLICY": "passive",
+        "NUMBA_THREADING_LAYER": "omp",
+        "NUMBA_CACHE_DIR": str(cache_dir() / "numba"),
+        # Prompts are tokenised between steps, when no other thread is at work.
+        "TOKENIZERS_PARALLELISM": "true",
+        # Other people's bars and remarks would be drawn over the run's own view.
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)

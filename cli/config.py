@@ -1,0 +1,173 @@
+"""JobConfig: what a run was asked to do, checked as far as the flags alone allow, then frozen.
+
+A flag wins over its `INFER_*` environment variable, which wins over the default; typer has settled that before the
+values arrive here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, fields
+from glob import has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from infer.cli.errors import UsageError
+from infer.cli.prompt import PromptSpec
+from infer.engine.config import EngineConfig
+from infer.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+_PROMPT_FLAGS = ("prompt_column", "prompt", "prompt_file", "messages_column")
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """Names are the flags'; None means not asked for."""
+
+    inputs: tuple[str, ...]
+    output: str
+    seed: int
+    """Every row's draws follow from it and from the row's position."""
+    overwrite: bool = False
+    prompt: PromptSpec = field(default_factory=PromptSpec)
+    limit: int | None = None
+    keep: tuple[str, ...] | None = None
+    """Input columns of the output; None keeps all."""
+    prefix: str = ""
+    row_params: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of SamplingParams that were asked for; the model's own defaults fill the rest."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    allow_errors: bool = False
+    """Failed rows do not change the exit code."""
+
+
+def job_config(flags: Mapping[str, Any]) -> JobConfig:
+    """The config of a command line, given its values by parameter name.
+
+    Raises:
+        UsageError: flags that contradict each other or do not parse.
+        ConfigError: an engine setting that cannot work.
+    """
+    inputs = tuple(flags["inputs"])
+    if flags["limit"] is not None and flags["limit"] < 1:
+        raise UsageError(f"--limit must be at least 1: {flags['limit']}")
+    return JobConfig(
+        inputs=inputs,
+        output=flags["output"] or default_output(inputs),
+        seed=secrets.randbelow(2**32) if flags["seed"] is None else flags["seed"],
+        overwrite=flags["overwrite"],
+        prompt=_prompt(flags),
+        limit=flags["limit"],
+        keep=None if flags["keep"] is None else _parse_names("--keep", flags["keep"]),
+        prefix=flags["prefix"],
+        row_params=flags["row_params"],
+        sampling=_sampling(flags),
+        engine=_engine(flags),
+        allow_errors=flags["allow_errors"],
+    )
+
+
+def default_output(inputs: Sequence[str]) -> str:
+    """Beside the input: `data.parquet` and `data.jsonl.gz` both give `data.infer.parquet`.
+
+    Raises:
+        UsageError: not one file, but several, a directory, a glob or standard input.
+    """
+    path = Path(inputs[0])
+    if len(inputs) > 1 or inputs[0] == "-" or path.is_dir() or (has_magic(inputs[0]) and not path.exists()):
+        raise UsageError(f"no output name follows from the input: {' '.join(inputs)}", "name one with -o OUT.parquet")
+    if path.suffix in (".gz", ".zst"):
+        path = path.with_suffix("")
+    return str(path.with_suffix(".infer.parquet"))
+
+
+def _prompt(flags: Mapping[str, Any]) -> PromptSpec:
+    given = [_flag(name) for name in _PROMPT_FLAGS if flags[name] is not None]
+    if len(given) > 1:
+        raise UsageError(f"a row has one prompt, given are {len(given)}: {', '.join(given)}", "leave one of them")
+    if flags["raw"]:
+        for name in ("system", "messages_column"):
+            if flags[name] is not None:
+                raise UsageError(f"{_flag(name)} needs the chat template that --raw leaves out", "drop one of the two")
+    return PromptSpec(
+        prompt_column=flags["prompt_column"],
+        prompt=flags["prompt"] if flags["prompt_file"] is None else _read_template(flags["prompt_file"]),
+        messages_column=flags["messages_column"],
+        system=flags["system"],
+        raw=flags["raw"],
+    )
+
+
+def _read_template(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--prompt-file cannot be read: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt-file is not UTF-8: {path}") from error
+
+
+def _sampling(flags: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name in (each.name for each in fields(SamplingParams)):
+        value = flags[name]
+        # Not given. False by identity: a temperature of 0.0 equals it.
+        if value is None or value is False or value in ((), []):
+            continue
+        parse = _SAMPLING_PARSERS.get(name)
+        given[name] = value if parse is None else parse(_flag(name), value)
+    # Values out of range stop the job here, not after the model is loaded.
+    SamplingParams(**given)
+    return given
+
+
+def _engine(flags: Mapping[str, Any]) -> EngineConfig:
+    names = {each.name for each in fields(EngineConfig)} & flags.keys()
+    settings = {name: flags[name] for name in names}
+    return EngineConfig(**settings, memory_utilization=flags["gpu_memory_utilization"])
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _parse_names(flag: str, text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"{flag} takes names separated by commas: {text!r}")
+    return names
+
+
+def _parse_token_ids(flag: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(token_id) for token_id in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{flag} takes token ids separated by commas: {text!r}") from error
+
+
+def _parse_strings(_flag: str, values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
+def _parse_logit_bias(flag: str, text: str) -> dict[int, float]:
+    try:
+        bias = orjson.loads(text)
+        return {int(token_id): float(value) for token_id, value in bias.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"""{flag} takes a JSON object like {{"50256": -100}}: {text}""") from error
+
+
+_SAMPLING_PARSERS: dict[str, Callable[[str, Any], object]] = {
+    "stop": _parse_strings,
+    "bad_words": _parse_strings,
+    "stop_token_ids": _parse_token_ids,
+    "allowed_token_ids": _parse_token_ids,
+    "logit_bias": _parse_logit_bias,
+}

@@ -1,0 +1,118 @@
+"""From an error to what the process says and the code it exits with.
+
+    CommandError
+    |- UsageError (ValueError)   flags that cannot be meant; exit 2
+    `- InterruptError            the user pressed Ctrl-C; exit 130
+
+The other rooms raise their own classes (`infer.io.errors`, `infer.engine.errors`); what has no line in `_EXIT_CODES` is
+a bug of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from infer.engine.errors import ConfigError, ModelError
+from infer.io.errors import InputError, OutputExistsError, StorageError
+
+if TYPE_CHECKING:
+    from typer import TyperException
+
+
+class ExitCode(IntEnum):
+    """What a caller can tell from the exit status alone."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    ROW_ERRORS = 3
+    INPUT = 4
+    REFUSED = 5
+    STORAGE = 7
+    MODEL = 8
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """Base of this room. `hint` says what to do, or is empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(CommandError, ValueError):
+    """Flags that cannot be meant."""
+
+
+class InterruptError(CommandError):
+    """The user asked to stop."""
+
+
+_EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (UsageError, ExitCode.USAGE),
+    (ConfigError, ExitCode.USAGE),
+    (InputError, ExitCode.INPUT),
+    (OutputExistsError, ExitCode.REFUSED),
+    (StorageError, ExitCode.STORAGE),
+    (ModelError, ExitCode.MODEL),
+    (InterruptError, ExitCode.INTERRUPTED),
+)
+
+
+def exit_code(error: Exception) -> ExitCode:
+    """The code of the class of `error`; `BUG` for one that nobody foresaw."""
+    for error_class, code in _EXIT_CODES:
+        if isinstance(error, error_class):
+            return code
+    return ExitCode.MODEL if _is_out_of_memory(error) else ExitCode.BUG
+
+
+def error_message(error: Exception) -> str:
+    """The lines for a person: what was found, then `hint:`; for a bug where it happened and how to report it."""
+    if isinstance(error, InterruptError):
+        return _lines(str(error), hint=error.hint)
+    if _is_out_of_memory(error):
+        hint = "lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization"
+        return _lines(f"error: out of memory: {error}".removesuffix(": "), hint=hint)
+    if exit_code(error) is ExitCode.BUG:
+        return _bug_message(error)
+    return _lines(f"error: {error}", hint=getattr(error, "hint", ""))
+
+
+def usage_message(error: TyperException) -> str:
+    """The same for what typer found wrong with a command line."""
+    message = error.format_message()
+    if message.startswith("Usage: "):
+        # A group of commands without a command: the message is its help page.
+        return message
+    message = message.removesuffix(".").replace("Value error, ", "").replace(". Did you", "; did you")
+    # typer has no public class for errors that know where on the command line they were found.
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f"{context.command_path} --help"
+    return _lines(f"error: {message[:1].lower()}{message[1:]}", hint=hint)
+
+
+def _lines(*lines: str, hint: str) -> str:
+    # Imported here: rich behind it would be felt in `infer --help`.
+    from infer.cli.terminal import safe
+
+    # Names of files and columns, and values, come from data: none of it may steer the terminal or start a line.
+    return "\n".join(safe(line) for line in ([*lines, f"hint: {hint}"] if hint else lines))
+
+
+def _bug_message(error: Exception) -> str:
+    # The innermost frames say where it broke; the outer ones are this command line in every report.
+    frames = "".join(traceback.format_exception(error, limit=-6)).rstrip("\n")
+    message = f"error: this is a bug in infer: {type(error).__name__}"
+    hint = "please report it with the lines above, the command and the output of `infer version`"
+    return _lines(*frames.split("\n"), message, hint=hint)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch is looked up, not imported: an error before the model is loaded must not wait for it.
+    torch = sys.modules.get("torch")
+    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))

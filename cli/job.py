@@ -1,0 +1,183 @@
+"""run_job(): from a JobConfig to a published output, and the summary of how it came about.
+
+check what needs no model -> load the model -> fit its cache to the first rows -> loop over all -> publish
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from rich.text import Text
+
+from infer.cli.display import open_view
+from infer.cli.errors import ExitCode, InterruptError
+from infer.cli.job_rows import JobRows, RowSampling, RunCounts
+from infer.cli.prompt import PromptBuilder
+from infer.cli.report import RunSeconds, RunSummary, print_report
+from infer.cli.result import ResultBuilder, result_schema
+from infer.cli.row_loop import EngineProtocol, RowLoop, Window
+from infer.cli.row_params import RowParams
+from infer.cli.run_snapshot import RunSnapshot
+from infer.cli.terminal import open_console, safe
+from infer.engine.sampling_params import describe
+from infer.io.publish import OutputFile
+from infer.io.reader import open_source
+from infer.io.schema import output_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from infer.cli.config import JobConfig
+    from infer.cli.prompt import PromptSpec
+    from infer.engine.config import EngineConfig
+    from infer.engine.sampling_params import SamplingParams
+    from infer.engine.stats import EngineStats
+    from infer.engine.tokenizer import Tokenizer
+    from infer.io.reader import Source
+
+    Say = Callable[[str], None]
+
+
+class JobEngine(EngineProtocol, Protocol):
+    """What a job needs of `infer.engine.engine.Engine`."""
+
+    model_name: str
+    tokenizer: Tokenizer
+    default_sampling_params: SamplingParams
+
+    def describe(self) -> list[str]: ...
+
+    def fit_cache(self, num_requests: int | None, max_request_tokens: int | None) -> str: ...
+
+    def stats(self) -> EngineStats: ...
+
+
+def load_engine(config: EngineConfig, say: Say) -> JobEngine:
+    """The real one."""
+    # Imported here: a job that cannot work says so before torch is loaded.
+    from infer.engine.engine import Engine
+
+    return Engine(config, say)
+
+
+def run_job(config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine] = load_engine) -> RunSummary:
+    """Take every row of the input through the model. Talks on standard error.
+
+    Raises:
+        UsageError, InputError, OutputExistsError, ConfigError: the job cannot work; found before the model is loaded
+            where that is possible.
+        ModelError, StorageError: it can go no further.
+        InterruptError: the user pressed Ctrl-C.
+    """
+    console = open_console(sys.stderr)
+    counts = RunCounts()
+    try:
+        summary = _run(config, load, counts, console)
+    except KeyboardInterrupt as interrupt:
+        raise InterruptError(
+            f"interrupted after {counts.rows_done:,} rows",
+            "nothing was kept: the output appears when all rows are done, and the next run begins at the first",
+        ) from interrupt
+    print_report(console, summary, counts.failures.counts())
+    return summary
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job that passed all checks that need no model."""
+
+    source: Source
+    prompt: PromptSpec
+    row_params: RowParams | None
+    has_logprobs: bool
+    output: OutputFile
+    columns: tuple[str, ...]
+    """What is read of the input: what is kept, and what the requests are made from."""
+
+
+def plan_job(config: JobConfig) -> JobPlan:
+    """Open the input and check the job against its columns.
+
+    Raises:
+        UsageError, InputError, OutputExistsError: the job cannot work.
+    """
+    source = open_source(config.inputs, limit=config.limit)
+    prompt = config.prompt.resolve(source.schema)
+    row_params = RowParams(source.schema.names) if config.row_params else None
+    param_columns = () if row_params is None else row_params.columns
+    has_logprobs = "logprobs" in config.sampling or "logprobs" in param_columns
+    schema = output_schema(source.schema, config.keep, result_schema(logprobs=has_logprobs), config.prefix)
+    return JobPlan(
+        source=source,
+        prompt=prompt,
+        row_params=row_params,
+        has_logprobs=has_logprobs,
+        output=OutputFile(config.output, schema, inputs=config.inputs, overwrite=config.overwrite),
+        columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns])),
+    )
+
+
+def _run(
+    config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine], counts: RunCounts, console: Console
+) -> RunSummary:
+    def say(line: str) -> None:
+        console.print(Text(safe(line)), soft_wrap=True)
+
+    begin = perf_counter()
+    plan = plan_job(config)
+    with plan.output:
+        engine = load(config.engine, say)
+        loaded = perf_counter()
+        defaults = replace(engine.default_sampling_params, **config.sampling)
+        for line in (*plan.source.notes, *engine.describe(), f"sampling: {describe(defaults)}, seed {config.seed}"):
+            say(line)
+        handler = JobRows(
+            PromptBuilder(plan.prompt, engine.tokenizer),
+            RowSampling(defaults, plan.row_params, config.seed),
+            ResultBuilder(engine.tokenizer, logprobs=plan.has_logprobs),
+            plan.output,
+            counts,
+        )
+        loop = RowLoop(plan.source.rows(plan.columns), engine, handler, Window(config.engine.max_num_seqs))
+        longest = loop.peek()
+        # Without any request at all, the least cache that there can be.
+        say(engine.fit_cache(plan.source.num_rows if longest else 0, longest))
+
+        def snapshot() -> RunSnapshot:
+            return RunSnapshot(
+                rows_done=counts.rows_done,
+                rows_failed=counts.rows_failed,
+                rows_total=plan.source.num_rows,
+                seconds=perf_counter() - loaded,
+                stats=engine.stats(),
+                model=engine.model_name,
+                input_name=" ".join(config.inputs),
+                output_name=config.output,
+            )
+
+        with open_view(console, snapshot) as view:
+            loop.run(view.update)
+    end = perf_counter()
+    seconds = RunSeconds(load=loaded - begin, run=end - loaded, total=end - begin)
+    return _summary(config, counts, engine.stats(), seconds)
+
+
+def _summary(config: JobConfig, counts: RunCounts, stats: EngineStats, seconds: RunSeconds) -> RunSummary:
+    return RunSummary(
+        rows=counts.rows_done,
+        rows_failed=counts.rows_failed,
+        rows_resumed=0,
+        prompt_tokens=counts.prompt_tokens,
+        completion_tokens=counts.completion_tokens,
+        cached_tokens=counts.cached_tokens,
+        preemptions=stats.num_preemptions_total,
+        tokens_wasted=stats.tokens_wasted_total,
+        seconds=seconds,
+        output=config.output,
+        exit_code=ExitCode.ROW_ERRORS if counts.rows_failed and not config.allow_errors else ExitCode.DONE,
+    )

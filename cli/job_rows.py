@@ -1,0 +1,105 @@
+"""What a row means in a run: what it asks of the engine, what is recorded of it, and where that goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from infer.cli.report import FailureTally
+from infer.engine.errors import RequestError
+from infer.engine.request import Request
+from infer.engine.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infer.cli.prompt import PromptBuilder
+    from infer.cli.result import Record, ResultBuilder
+    from infer.cli.row_params import RowParams
+    from infer.engine.request import Completion
+    from infer.engine.sampling_params import SamplingParams
+    from infer.io.publish import OutputFile
+    from infer.io.row import Row
+
+
+@dataclass(slots=True)
+class RunCounts:
+    """How far a run is; counted as rows finish, in whatever order."""
+
+    rows_done: int = 0
+    """Failed ones included."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    failures: FailureTally = field(default_factory=FailureTally)
+
+    @property
+    def rows_failed(self) -> int:
+        return sum(failure.rows for failure in self.failures.counts())
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampling:
+    """The sampling parameters and the seed of a row."""
+
+    defaults: SamplingParams
+    row_params: RowParams | None
+    """None: every row has the defaults."""
+    seed: int
+
+    def request(self, row: Row, prompt_token_ids: Sequence[int]) -> Request:
+        """The request of `row`.
+
+        Raises:
+            RequestError: `invalid_input`, a sampling parameter of its own that cannot be.
+        """
+        params = self.defaults if self.row_params is None else self.row_params.sampling_params(row, self.defaults)
+        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(self.seed, row.index, 0))
+
+
+class JobRows:
+    """The handler of a RowLoop. `counts` is kept up to date for whoever looks."""
+
+    def __init__(
+        self,
+        prompts: PromptBuilder,
+        sampling: RowSampling,
+        results: ResultBuilder,
+        output: OutputFile,
+        counts: RunCounts,
+    ) -> None:
+        self._prompts = prompts
+        self._sampling = sampling
+        self._results = results
+        self._output = output
+        self._counts = counts
+
+    def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
+        prompts = iter(self._prompts.build_many(row for row in rows if row.error is None))
+        return [
+            self._request(row, next(prompts)) if row.error is None else RequestError(row.error.code, row.error.message)
+            for row in rows
+        ]
+
+    def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
+        self._counts.rows_done += 1
+        if isinstance(outcome, RequestError):
+            self._counts.failures.add(outcome.code, str(outcome))
+            return self._results.failed(row.index, outcome.code, str(outcome))
+        if outcome.error_code is not None:
+            self._counts.failures.add(outcome.error_code, outcome.error or "")
+        self._counts.prompt_tokens += outcome.num_prompt_tokens
+        self._counts.completion_tokens += len(outcome.token_ids)
+        self._counts.cached_tokens += outcome.num_cached_tokens
+        return self._results.completed(row.index, outcome)
+
+    def write(self, rows: list[tuple[Row, Record]]) -> None:
+        self._output.write(rows)
+
+    def _request(self, row: Row, prompt: list[int] | RequestError) -> Request | RequestError:
+        if isinstance(prompt, RequestError):
+            return prompt
+        try:
+            return self._sampling.request(row, prompt)
+        except RequestError as error:
+            return error

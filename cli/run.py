@@ -1,0 +1,116 @@
+"""`infer run`: its flags. What they mean is in `config.py`, what happens in `job.py`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+import typer
+
+from infer.engine.config import EngineConfig
+
+EPILOG = "Every option can be set in the environment too: INFER_ and its name, as in INFER_MAX_TOKENS. A flag wins."
+
+_DEFAULT = EngineConfig()
+
+_input = partial(typer.Argument, rich_help_panel="Input", show_default=False)
+_option = partial(typer.Option, show_envvar=False, show_default=False)
+_rows = partial(_option, rich_help_panel="Input")
+_prompt = partial(_option, rich_help_panel="Prompt (without any of these: the column prompt, messages or text)")
+_output = partial(_option, rich_help_panel="Output")
+_model = partial(_option, rich_help_panel="Model", show_default=True)
+_sampling = partial(_option, rich_help_panel="Sampling (what is left out, the model's generation_config says)")
+_fitted = partial(_option, rich_help_panel="Engine (what is left out is fitted to the model, the memory and the data)")
+_engine = partial(_fitted, show_default=True)
+_report = partial(_option, rich_help_panel="Report")
+
+
+def run_command(
+    context: typer.Context,
+    inputs: Annotated[list[str], _input(metavar="INPUT", help="Parquet or JSONL files; several are one data set")],
+    limit: Annotated[int | None, _rows(metavar="N", help="only the first N rows")] = None,
+    prompt_column: Annotated[str | None, _prompt(metavar="NAME", help="the column that holds the prompt")] = None,
+    prompt: Annotated[
+        str | None, _prompt(metavar="TEXT", help="a template: 'Summarise: {text}'; {{ is a brace")
+    ] = None,
+    prompt_file: Annotated[str | None, _prompt(metavar="FILE", help="a file that holds the template")] = None,
+    messages_column: Annotated[str | None, _prompt(metavar="NAME", help="the column that holds chat messages")] = None,
+    system: Annotated[str | None, _prompt(metavar="TEXT", help="the system message of every row")] = None,
+    raw: Annotated[bool, _prompt("--raw", help="the text as it is, without the chat template")] = False,
+    row_params: Annotated[
+        bool, _prompt("--row-params", help="columns named like sampling options override them")
+    ] = False,
+    output: Annotated[str | None, _output("-o", "--output", metavar="FILE", help=".parquet or .jsonl")] = None,
+    overwrite: Annotated[bool, _output("--overwrite", help="replace an output that exists")] = False,
+    keep: Annotated[str | None, _output(metavar="A,B", help="the input columns to keep, instead of all")] = None,
+    prefix: Annotated[str, _output(metavar="TEXT", help="put before the names of the result columns")] = "",
+    model: Annotated[
+        str, _model(metavar="MODEL", help="directory, hub id, .gguf file, built-in name")
+    ] = _DEFAULT.model,
+    revision: Annotated[str | None, _model(metavar="REV", help="of a hub id: branch, tag or commit")] = None,
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"], _model(metavar="TYPE", help="bfloat16, float16, float32")
+    ] = _DEFAULT.dtype,
+    device: Annotated[str, _model(metavar="DEVICE", help="cpu, cuda, cuda:1")] = _DEFAULT.device,
+    attention_backend: Annotated[
+        Literal["auto", "reference", "cpu", "triton"], _model(metavar="NAME", help="reference, cpu, triton")
+    ] = _DEFAULT.attention_backend,
+    max_tokens: Annotated[int | None, _sampling(metavar="N", help="most tokens to generate")] = None,
+    min_tokens: Annotated[int | None, _sampling(metavar="N", help="no end before so many")] = None,
+    temperature: Annotated[float | None, _sampling(metavar="X", help="0 is greedy")] = None,
+    top_p: Annotated[float | None, _sampling(metavar="X", help="keep the likeliest that make up X")] = None,
+    top_k: Annotated[int | None, _sampling(metavar="N", help="keep the N likeliest; 0 keeps all")] = None,
+    min_p: Annotated[float | None, _sampling(metavar="X", help="keep those at least X times the likeliest")] = None,
+    presence_penalty: Annotated[float | None, _sampling(metavar="X", help="on tokens of the answer so far")] = None,
+    frequency_penalty: Annotated[float | None, _sampling(metavar="X", help="the same, once per occurrence")] = None,
+    repetition_penalty: Annotated[float | None, _sampling(metavar="X", help="on the prompt's too; 1 is none")] = None,
+    stop: Annotated[list[str] | None, _sampling(metavar="TEXT", help="end before this text; repeatable")] = None,
+    stop_token_ids: Annotated[str | None, _sampling(metavar="I,J", help="end at these tokens")] = None,
+    ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="do not end before the limit")] = False,
+    logprobs: Annotated[int | None, _sampling(metavar="N", help="a column of them, with the N likeliest")] = None,
+    logit_bias: Annotated[str | None, _sampling(metavar="JSON", help='added to logits: {"50256": -100}')] = None,
+    bad_words: Annotated[list[str] | None, _sampling(metavar="TEXT", help="never generated; repeatable")] = None,
+    allowed_token_ids: Annotated[str | None, _sampling(metavar="I,J", help="nothing but these tokens")] = None,
+    seed: Annotated[int | None, _sampling(metavar="N", help="of all draws; left out: drawn and printed")] = None,
+    max_model_len: Annotated[int | None, _fitted(metavar="N", help="most tokens of prompt and answer")] = None,
+    max_num_seqs: Annotated[int, _engine(metavar="N", help="sequences in a step")] = _DEFAULT.max_num_seqs,
+    max_num_batched_tokens: Annotated[
+        int, _engine(metavar="N", help="tokens in a step")
+    ] = _DEFAULT.max_num_batched_tokens,
+    long_prefill_token_threshold: Annotated[
+        int, _engine(metavar="N", help="most of one prompt in a step, 0: any")
+    ] = _DEFAULT.long_prefill_token_threshold,
+    enable_chunked_prefill: Annotated[
+        bool, _fitted(help="split long prompts [default: on]")
+    ] = _DEFAULT.enable_chunked_prefill,
+    enable_prefix_caching: Annotated[
+        bool, _fitted(help="reuse shared prefixes [default: on]")
+    ] = _DEFAULT.enable_prefix_caching,
+    prepack_linears: Annotated[
+        bool, _fitted(help="lay weights out once, on a CPU [default: on]")
+    ] = _DEFAULT.prepack_linears,
+    block_size: Annotated[int, _engine(metavar="N", help="tokens in a cache block")] = _DEFAULT.block_size,
+    num_blocks: Annotated[int | None, _fitted(metavar="N", help="blocks in the cache")] = None,
+    gpu_memory_utilization: Annotated[
+        float, _engine(metavar="X", help="share to fill, of RAM without a GPU")
+    ] = _DEFAULT.memory_utilization,
+    scheduling_policy: Annotated[Literal["fcfs"], _engine(metavar="NAME", help="fcfs")] = _DEFAULT.scheduling_policy,
+    preemption_mode: Annotated[
+        Literal["recompute"], _fitted(metavar="NAME", help="recompute")
+    ] = _DEFAULT.preemption_mode,
+    json: Annotated[bool, _report("--json", help="print one JSON object at the end")] = False,
+    allow_errors: Annotated[bool, _report("--allow-errors", help="exit 0 although rows failed")] = False,
+) -> None:
+    """Run a model over every row of INPUT.
+
+    The output has the rows in their order, with the model's answers beside them. Without -o, data.parquet gives
+    data.infer.parquet.
+    """
+    # Here, because the help page must not wait for what a run needs.
+    from infer.cli.config import job_config
+    from infer.cli.job import run_job
+
+    summary = run_job(job_config(context.params))
+    if json:
+        typer.echo(summary.to_json())
+    raise typer.Exit(summary.exit_code)

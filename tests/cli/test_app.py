@@ -1,0 +1,166 @@
+"""The `infer` command as it is typed: exit codes, what stands on which stream, and what is not imported."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tiny_models import save_model
+
+from infer.cli.app import main
+
+INFER = Path(sys.executable).with_name("infer")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(save_model(tmp_path_factory.mktemp("model") / "llama", "llama"))
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "The quick brown fox"}\n{"text": ""}\n{"text": "A review of a kettle"}\n')
+    return str(path)
+
+
+def test_help_lists_the_commands(capsys):
+    assert main(["--help"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (
+        "Usage: infer [OPTIONS] COMMAND [ARGS]...\n"
+        "\n"
+        "  Run a language model over every row of a data set.\n"
+        "\n"
+        "Options:\n"
+        "  --version  Show the version and exit.\n"
+        "  --help     Show this message and exit.\n"
+        "\n"
+        "Commands:\n"
+        "  run      Run a model over every row of INPUT.\n"
+        "  version  Show the versions to name in a bug report.\n"
+        "  models   List the models that can be named, or fetch one.\n"
+    )
+    assert captured.err == ""
+    assert main([]) == 0
+    assert capsys.readouterr() == captured
+
+
+def test_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"infer {version('infer-batch')}\n"
+    assert main(["version", "--json"]) == 0
+    versions = json.loads(capsys.readouterr().out)
+    assert versions["infer"] == version("infer-batch")
+    assert versions["torch"] == version("torch")
+
+
+@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["models", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(command):
+    script = (
+        "import sys; from infer.cli.app import main; main(sys.argv[1:]); "
+        "print({'numba', 'pyarrow', 'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
+    assert done.stderr == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["rum"], "error: no such command 'rum'; did you mean 'run'?\nhint: infer --help\n"),
+        (["run"], "error: missing argument 'INPUT'\nhint: infer run --help\n"),
+        (
+            ["run", "a.jsonl", "--overwritte"],
+            "error: no such option: --overwritte (Possible options: --overwrite)\nhint: infer run --help\n",
+        ),
+        (
+            ["run", "a.jsonl", "--scheduling-policy", "lottery"],
+            "error: invalid value for '--scheduling-policy': 'lottery' is not one of 'fcfs'\nhint: infer run --help\n",
+        ),
+        (
+            ["run", "a.jsonl", "--temperature", "-1"],
+            "error: temperature must be a number, at least 0: -1.0\n",
+        ),
+    ],
+)
+def test_usage_error_is_said_in_a_line_and_exits_with_2(capsys, command, message):
+    assert main(command) == 2
+    assert capsys.readouterr() == ("", message)
+
+
+def test_missing_input_exits_with_4(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text('{"text": "a"}\n')
+    assert main(["run", "dat.jsonl"]) == 4
+    assert capsys.readouterr() == ("", "error: no such file: dat.jsonl\nhint: did you mean 'data.jsonl'?\n")
+
+
+def test_output_that_exists_exits_with_5(capsys, source, tmp_path):
+    output = tmp_path / "out.jsonl"
+    output.write_text("old")
+    assert main(["run", source, "-o", str(output)]) == 5
+    assert capsys.readouterr() == ("", f"error: the output exists: {output}\nhint: replace it with --overwrite\n")
+
+
+def test_model_that_is_not_there_exits_with_8(capsys, source, tmp_path):
+    assert main(["run", source, "--model", str(tmp_path / "none")]) == 8
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_run_prints_one_json_object_and_publishes_the_rows(capsys, source, model, tmp_path):
+    code = main(["run", source, "--model", model, "--dtype", "float32", "--max-tokens", "5", "--ignore-eos", "--json"])
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    rows = pq.read_table(tmp_path / "in.infer.parquet").to_pylist()
+
+    assert code == summary["exit_code"] == 3
+    assert [(row["text"], row["finish_reason"], row["completion_tokens"], row["error_code"]) for row in rows] == [
+        ("The quick brown fox", "length", 5, None),
+        ("", "error", None, "empty_prompt"),
+        ("A review of a kettle", "length", 5, None),
+    ]
+    assert list(summary) == [
+        *("rows", "rows_failed", "rows_resumed", "prompt_tokens", "completion_tokens", "cached_tokens"),
+        *("preemptions", "tokens_wasted", "seconds", "output", "exit_code"),
+    ]
+    assert (summary["rows"], summary["rows_failed"], summary["completion_tokens"]) == (3, 1, 10)
+    assert summary["output"] == str(tmp_path / "in.infer.parquet")
+    assert "sampling: greedy, max_tokens 5, ignore_eos True, seed " in captured.err
+
+
+def test_run_with_the_same_seed_gives_the_same_answers(source, model, tmp_path):
+    arguments = ["run", source, "--model", model, "--dtype", "float32", "--max-tokens", "8", "--temperature", "1"]
+    answers = []
+    for number, seed in enumerate((1, 1, 2)):
+        output = tmp_path / f"{number}.parquet"
+        assert main([*arguments, "--seed", str(seed), "--allow-errors", "-o", str(output)]) == 0
+        answers.append(pq.read_table(output)["response"].to_pylist())
+    assert answers[0] == answers[1] != answers[2]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_with_130_and_leaves_no_file(model, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "The quick brown fox"}\n' * 20_000)
+    command = [INFER, "run", source, "--model", model, "--max-tokens", "400", "--ignore-eos"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("kv cache: "):
+                process.send_signal(signal.SIGINT)
+                break
+        last_lines = process.stderr.read().splitlines()[-2:]
+    assert process.returncode == 130
+    assert re.fullmatch(r"interrupted after [\d,]+ rows", last_lines[0])
+    assert last_lines[1].startswith("hint: nothing was kept: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

@@ -1,0 +1,72 @@
+"""Which error exits with which code, and what a person reads."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+
+from infer.cli.errors import InterruptError, UsageError, error_message, exit_code
+from infer.engine.errors import ConfigError, ModelError, RequestError
+from infer.io.errors import InputError, OutputExistsError, StorageError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("m"), 2),
+        (ConfigError("m"), 2),
+        (InputError("m"), 4),
+        (OutputExistsError("m"), 5),
+        (StorageError("m"), 7),
+        (ModelError("m"), 8),
+        (MemoryError(), 8),
+        (torch.OutOfMemoryError("m"), 8),
+        (InterruptError("m"), 130),
+        (KeyError("m"), 1),
+        # A row's error that gets this far was not made a row of the output.
+        (RequestError("prompt_too_long", "m"), 1),
+    ],
+)
+def test_exit_code_follows_the_class(error, code):
+    assert exit_code(error) == code
+
+
+def test_message_has_the_hint_on_a_line_of_its_own():
+    assert error_message(InputError("no such file: a", "did you mean 'b'?")) == (
+        "error: no such file: a\nhint: did you mean 'b'?"
+    )
+    assert error_message(ModelError("no such model: a")) == "error: no such model: a"
+
+
+def test_message_makes_control_characters_visible():
+    error = InputError("no such file: a\x1b[2J\nhint: rm -rf", "did you mean '\u202e'?")
+    assert error_message(error) == ("error: no such file: a\\x1b[2J\\nhint: rm -rf\nhint: did you mean '\\u202e'?")
+
+
+def test_interruption_is_not_called_an_error():
+    assert error_message(InterruptError("interrupted after 3 rows", "nothing was kept")) == (
+        "interrupted after 3 rows\nhint: nothing was kept"
+    )
+
+
+def test_lack_of_memory_says_what_to_lower():
+    assert error_message(torch.OutOfMemoryError("tried to allocate 2 GiB")) == (
+        "error: out of memory: tried to allocate 2 GiB\n"
+        "hint: lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization"
+    )
+
+
+def test_bug_shows_where_it_happened_and_how_to_report_it():
+    try:
+        raise OSError(errno.EBADF, "row \x1b[2J")
+    except OSError as error:
+        lines = error_message(error).split("\n")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[2:] == [
+        '    raise OSError(errno.EBADF, "row \\x1b[2J")',
+        "OSError: [Errno 9] row \\x1b[2J",
+        "error: this is a bug in infer: OSError",
+        "hint: please report it with the lines above, the command and the output of `infer version`",
+    ]

@@ -1,0 +1,90 @@
+"""An engine without a model: it answers every prompt with the prompt's own tokens, one a step."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tiny_tokenizers import chatml_tokenizer
+
+from infer.engine.errors import RequestError
+from infer.engine.request import Completion, TokenLogprob
+from infer.engine.sampling_params import SamplingParams
+from infer.engine.stats import EngineStats
+from infer.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from infer.engine.request import Request
+
+
+class EchoEngine:
+    """Generates `max_tokens` tokens of each prompt, or all of it, for `max_num_seqs` requests at a time.
+
+    Short answers finish before long ones that came earlier. `fitted` is what `fit_cache` was told,
+    `most_unfinished` the most requests there ever were at a time.
+    """
+
+    model_name = "echo"
+
+    def __init__(self, *, max_num_seqs: int = 4, max_model_len: int = 512) -> None:
+        self.tokenizer = Tokenizer(chatml_tokenizer(chat_template=None))
+        self.default_sampling_params = SamplingParams(temperature=0.0)
+        self.fitted: list[tuple[int | None, int | None]] = []
+        self.most_unfinished = 0
+        self._max_num_seqs = max_num_seqs
+        self._max_model_len = max_model_len
+        self._waiting: deque[Request] = deque()
+        self._running: dict[int, tuple[Request, int]] = {}
+        self._num_finished = 0
+
+    def describe(self) -> list[str]:
+        return ["model echo"]
+
+    def fit_cache(self, num_requests: int | None, max_request_tokens: int | None) -> str:
+        self.fitted.append((num_requests, max_request_tokens))
+        return "kv cache: none"
+
+    def add_request(self, request: Request) -> None:
+        if len(request.prompt_token_ids) >= self._max_model_len:
+            raise RequestError("prompt_too_long", f"the prompt has {len(request.prompt_token_ids)} tokens")
+        self._waiting.append(request)
+        self.most_unfinished = max(self.most_unfinished, len(self._waiting) + len(self._running))
+
+    def step(self) -> list[Completion]:
+        while self._waiting and len(self._running) < self._max_num_seqs:
+            request = self._waiting.popleft()
+            self._running[request.request_id] = (request, 0)
+        assert self._running, "a step with nothing to do"
+        completions = []
+        for request_id, (request, num_tokens) in list(self._running.items()):
+            wanted = request.prompt_token_ids[: request.sampling_params.max_tokens]
+            if num_tokens + 1 < len(wanted):
+                self._running[request_id] = (request, num_tokens + 1)
+                continue
+            del self._running[request_id]
+            completions.append(self._complete(request, wanted))
+        self._num_finished += len(completions)
+        return completions
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_requests_running=len(self._running),
+            num_requests_waiting=len(self._waiting),
+            num_requests_finished=self._num_finished,
+        )
+
+    def _complete(self, request: Request, token_ids: tuple[int, ...]) -> Completion:
+        prompt = request.prompt_token_ids
+        logprobs: Any = None
+        if request.sampling_params.logprobs is not None:
+            top = [(prompt[0], -0.5)] * request.sampling_params.logprobs
+            logprobs = tuple(TokenLogprob(token_id, -0.25, tuple(top)) for token_id in token_ids)
+        return Completion(
+            request_id=request.request_id,
+            text=self.tokenizer.decode(token_ids),
+            token_ids=token_ids,
+            finish_reason="stop" if len(token_ids) == len(prompt) else "length",
+            num_prompt_tokens=len(prompt),
+            num_cached_tokens=len(prompt) // 2,
+            logprobs=logprobs,
+        )
