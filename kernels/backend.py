@@ -1,0 +1,139 @@
+"""Which implementation of the kernels serves a device: an explicit table. A module is imported when it is chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+if TYPE_CHECKING:
+    import torch
+
+    from infer.kernels.attention_metadata import AttentionMetadata
+
+BackendName = Literal["reference", "cpu", "triton"]
+
+_FASTEST: dict[str, BackendName] = {"cpu": "cpu", "cuda": "triton"}
+"""By device type; the reference serves every other device, and what these cannot."""
+
+
+class AllocateKVCache(Protocol):
+    """Zero-filled key and value cache. Dimension 0 of both is the block, the rest of the layout the backend's own."""
+
+    def __call__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        value_head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class StoreKV(Protocol):
+    """See `infer.kernels.store_kv`."""
+
+    def __call__(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None: ...
+
+
+class PagedAttention(Protocol):
+    """See `infer.kernels.paged_attention`."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        *,
+        scale: float,
+        sliding_window: int = 0,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One implementation of the kernels. A cache is only understood by the backend that allocated it."""
+
+    name: BackendName
+    allocate_kv_cache: AllocateKVCache
+    store_kv: StoreKV
+    paged_attention: PagedAttention
+    fallback_reason: str | None = None
+    """Why the device's fastest implementation was not taken, where it was not."""
+
+
+def select_backend(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    head_dim: int,
+    block_size: int,
+    value_head_dim: int | None = None,
+    preferred: str = "auto",
+) -> Backend:
+    """The fastest implementation that can serve such tensors, or the `preferred` one.
+
+    `value_head_dim` is `head_dim` unless given.
+
+    Raises:
+        ValueError: `preferred` is no implementation, or cannot serve them.
+    """
+    allowed = get_args(BackendName)
+    if preferred not in ("auto", *allowed):
+        raise ValueError(f"attention backend must be one of auto, {', '.join(allowed)}: {preferred}")
+    name = _FASTEST.get(device.type, "reference") if preferred == "auto" else preferred
+    reason = _why_not(name, device, dtype, head_dim, value_head_dim or head_dim, block_size)
+    if reason is None:
+        return _load(name)
+    if preferred != "auto":
+        raise ValueError(f"attention backend {name} cannot be used: {reason}")
+    return replace(_load("reference"), fallback_reason=f"{name} attention cannot be used: {reason}")
+
+
+def _why_not(
+    name: str, device: torch.device, dtype: torch.dtype, head_dim: int, value_head_dim: int, block_size: int
+) -> str | None:
+    """What keeps an implementation from serving such tensors; None if nothing does."""
+    if name == "cpu":
+        if device.type != "cpu":
+            return f"it serves CPU tensors only: {device}"
+        if importlib.util.find_spec("numba") is None:
+            return "numba is not installed"
+        from infer.kernels import cpu
+
+        return cpu.why_not(dtype, head_dim, value_head_dim, block_size)
+    if name == "triton":
+        if device.type != "cuda":
+            return f"it serves CUDA tensors only: {device}"
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        from infer.kernels import triton
+
+        return triton.why_not(dtype, device)
+    return None
+
+
+def _load(name: str) -> Backend:
+    if name == "cpu":
+        from infer.kernels import cpu
+
+        return Backend("cpu", cpu.allocate_kv_cache, cpu.store_kv, cpu.paged_attention)
+    if name == "triton":
+        from infer.kernels import triton
+
+        return Backend("triton", triton.allocate_kv_cache, triton.store_kv, triton.paged_attention)
+    from infer.kernels import reference
+
+    return Backend("reference", reference.allocate_kv_cache, reference.store_kv, reference.paged_attention)

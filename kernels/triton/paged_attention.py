@@ -1,0 +1,39 @@
+"""Attention over a paged cache on a GPU: sequences with one query by `decode`, the others by `prefill`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infer.kernels.triton.decode import decode_attention
+from infer.kernels.triton.prefill import prefill_attention
+
+if TYPE_CHECKING:
+    import torch
+
+    from infer.kernels.attention_metadata import AttentionMetadata
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `infer.kernels.paged_attention.paged_attention`, on caches `[num_blocks, block_size, num_kv_heads, head_dim]`.
+
+    The last dimension of every tensor must be contiguous. Accumulates in float32.
+    """
+    tensors = (query, key_cache, value_cache, metadata.block_table)
+    assert all(tensor.stride(-1) == 1 for tensor in tensors), [tensor.stride() for tensor in tensors]
+    output = query.new_empty(*query.shape[:2], value_cache.shape[-1])
+    arguments = (output, query, key_cache, value_cache, metadata, scale, sliding_window, softcap, sinks)
+    if metadata.num_decodes > 0:
+        decode_attention(*arguments)
+    if metadata.num_decodes < metadata.seq_lens.shape[0]:
+        prefill_attention(*arguments)
+    return output

@@ -1,0 +1,152 @@
+"""Paged attention in Triton equals the reference. Only a GPU is asked in bfloat16, which the interpreter gets wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from paged_cases import make_paged_case, nan_filled_outputs
+
+from infer.kernels import reference
+
+if TYPE_CHECKING:
+    from paged_cases import PagedCase
+
+triton_kernels = pytest.importorskip("infer.kernels.triton")
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+INTERPRETED = [torch.float32, torch.float16]
+
+
+def attend(case: PagedCase, device: str, sinks: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    case = case.to(device)
+    with nan_filled_outputs():
+        output: torch.Tensor = triton_kernels.paged_attention(
+            case.query,
+            case.key_cache,
+            case.value_cache,
+            case.metadata,
+            scale=case.query.shape[-1] ** -0.5,
+            sinks=None if sinks is None else sinks.to(device),
+            **options,
+        )
+    return output.cpu()
+
+
+def check(device: str, case: PagedCase, **options: Any) -> None:
+    scale = case.query.shape[-1] ** -0.5
+    caches = (case.key_cache, case.value_cache)
+    expected = reference.paged_attention(case.query, *caches, case.metadata, scale=scale, **options)
+    tolerance = TOLERANCE[case.query.dtype]
+    torch.testing.assert_close(attend(case, device, **options), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
+@pytest.mark.parametrize(
+    ("query_lens", "seq_lens"),
+    [
+        pytest.param([1], [1], id="one token"),
+        pytest.param([1, 1, 1], [1, 64, 150], id="decode"),
+        pytest.param([3, 64, 2], [3, 64, 2], id="prefill"),
+        pytest.param([5, 1, 70], [100, 30, 90], id="chunks"),
+        pytest.param([1, 1, 7, 1, 3], [12, 5, 20, 6, 3], id="mixed"),
+    ],
+)
+def test_triton_paged_attention_equals_the_reference(
+    triton_device: str, query_lens: list[int], seq_lens: list[int], dtype: torch.dtype
+) -> None:
+    check(triton_device, make_paged_case(query_lens, seq_lens, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_heads": 3, "num_kv_heads": 3},
+        {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "block_size": 16},
+        {"num_heads": 20, "num_kv_heads": 1},
+        {"head_dim": 8, "value_head_dim": 5},
+        {"head_dim": 80, "value_head_dim": 40},
+        {"head_dim": 256, "num_heads": 2, "num_kv_heads": 1},
+        {"block_size": 1},
+        {"block_size": 7},
+        {"block_size": 128},
+    ],
+    ids=str,
+)
+def test_triton_paged_attention_equals_the_reference_for_odd_sizes(
+    triton_device: str, sizes: dict[str, int], dtype: torch.dtype
+) -> None:
+    check(triton_device, make_paged_case([1, 1, 5, 30], [3, 40, 10, 45], dtype=dtype, **sizes))
+
+
+@pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"sliding_window": 1}, id="window of 1"),
+        pytest.param({"sliding_window": 7}, id="window of 7"),
+        pytest.param({"sliding_window": 60}, id="window of 60"),
+        pytest.param({"softcap": 2.0}, id="softcap"),
+        pytest.param({"sinks": torch.tensor([-2.0, 0.0, 1.0, 3.0])}, id="sinks"),
+        pytest.param({"sliding_window": 9, "softcap": 3.0, "sinks": torch.tensor([-1.0, 0.0, 2.0, 4.0])}, id="all"),
+    ],
+)
+def test_triton_paged_attention_equals_the_reference_with_options(
+    triton_device: str, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    window = options.get("sliding_window", 0)
+    case = make_paged_case([1, 1, 3, 40], [9, 80, 3, 90], dtype=dtype, sliding_window=window)
+    check(triton_device, case, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"sliding_window": 520}, id="window"),
+        pytest.param({"sinks": torch.tensor([2.0, 5.0])}, id="sinks"),
+    ],
+)
+def test_triton_decode_merges_splits_of_a_long_sequence(triton_device: str, options: dict[str, Any]) -> None:
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "block_size": 16, "dtype": torch.float16}
+    window = options.get("sliding_window", 0)
+    check(triton_device, make_paged_case([1, 1, 1], [512, 513, 1030], sliding_window=window, **sizes), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"sinks": torch.tensor([2.0, 5.0])}, id="sinks"),
+    ],
+)
+def test_triton_decode_of_a_sequence_has_the_same_bits_in_every_batch(
+    triton_device: str, options: dict[str, Any]
+) -> None:
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "block_size": 16, "dtype": torch.float16}
+    alone = make_paged_case([1], [300], **sizes)
+    batched = make_paged_case([1, 1, 4], [300, 700, 9], **sizes)
+    slots = alone.metadata.block_table[0, :19].long(), batched.metadata.block_table[0, :19].long()
+    batched.key_cache[slots[1]] = alone.key_cache[slots[0]]
+    batched.value_cache[slots[1]] = alone.value_cache[slots[0]]
+    batched.query[0] = alone.query[0]
+    expected = attend(alone, triton_device, **options)[0]
+    assert torch.equal(attend(batched, triton_device, **options)[0], expected)
+
+
+def test_triton_paged_attention_takes_a_slice_of_a_wider_projection(triton_device: str) -> None:
+    case = make_paged_case([1, 6], [40, 9]).to(triton_device)
+    arguments = (case.key_cache, case.value_cache, case.metadata)
+    projection = torch.cat([case.query, torch.full_like(case.query, torch.nan)], 1)
+    sliced = triton_kernels.paged_attention(projection[:, :4], *arguments, scale=0.3)
+    assert torch.equal(sliced, triton_kernels.paged_attention(case.query, *arguments, scale=0.3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_triton_paged_attention_equals_the_reference_in_bfloat16(head_dim: int) -> None:
+    sizes = {"num_heads": 16, "num_kv_heads": 4, "block_size": 16, "head_dim": head_dim}
+    check("cuda", make_paged_case([1, 1, 5, 300], [700, 3, 90, 1000], dtype=torch.bfloat16, **sizes))
