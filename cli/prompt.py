@@ -1,0 +1,200 @@
+"""From a row to the prompt that the engine is asked: a column, a template or chat messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pyarrow import types
+
+from infer.cli.errors import UsageError
+from infer.cli.prompt_template import parse_template
+from infer.engine.errors import PromptError
+from infer.io.schema import check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pyarrow as pa
+
+    from infer.engine.control_tokens import PromptText
+    from infer.engine.tokenizer import Tokenizer
+    from infer.io.row import Row
+
+_USUAL_COLUMNS = ("prompt", "messages", "text")
+_SYSTEM_ROLES = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpec:
+    """Where a row's prompt comes from, under the names of the flags: one of the first three, once it is resolved."""
+
+    prompt_column: str | None = None
+    prompt: str | None = None
+    """A template."""
+    messages_column: str | None = None
+    system: str | None = None
+    raw: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the prompt is made from.
+
+        Raises:
+            UsageError: a template that cannot be read.
+        """
+        if self.prompt is not None:
+            return tuple(dict.fromkeys(field.column for field in parse_template(self.prompt).fields))
+        return tuple(name for name in (self.prompt_column, self.messages_column) if name is not None)
+
+    def resolve(self, schema: pa.Schema) -> PromptSpec:
+        """The same, checked against the columns of the input; where no source was named, the usual column is it.
+
+        Raises:
+            UsageError: a template that cannot be read, a column whose type is no prompt, or no source at all.
+            InputError: a column that the input does not have.
+        """
+        spec = self if self.columns else self._with_usual_column(schema.names)
+        check_columns(spec.columns, schema)
+        if (name := spec.prompt_column) is not None and not _is_text(schema.field(name).type):
+            raise UsageError(
+                f"--prompt-column must be text, {name} is {schema.field(name).type}",
+                f"a template writes other values as text: --prompt '{{{name}}}'",
+            )
+        if (name := spec.messages_column) is not None and not _is_list_or_text(schema.field(name).type):
+            raise UsageError(f"--messages-column must be a list of messages, {name} is {schema.field(name).type}")
+        return spec
+
+    def _with_usual_column(self, names: Sequence[str]) -> PromptSpec:
+        for name in _USUAL_COLUMNS:
+            if name in names:
+                return replace(self, messages_column=name) if name == "messages" else replace(self, prompt_column=name)
+        raise UsageError(
+            f"no prompt was asked for, and no column is named {' or '.join(_USUAL_COLUMNS)}: {', '.join(names)}",
+            "say what to ask: --prompt-column NAME, or --prompt 'Summarise: {NAME}'",
+        )
+
+
+class PromptBuilder:
+    """Makes the prompt token ids of rows. `spec` is a resolved one.
+
+    Raises:
+        UsageError: `spec` needs a chat template and the model has none, or none that takes a system message.
+        ModelError: the model's chat template cannot be rendered.
+    """
+
+    def __init__(self, spec: PromptSpec, tokenizer: Tokenizer) -> None:
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._template = None if spec.prompt is None else parse_template(spec.prompt)
+        self._chat_template = None if spec.raw else tokenizer.chat_template
+        self._system = [] if spec.system is None else [{"role": "system", "content": spec.system}]
+        self._check_chat_template()
+
+    def build(self, row: Row) -> list[int]:
+        """The prompt token ids of `row`.
+
+        Raises:
+            PromptError: the row has no prompt, or none that can be rendered.
+        """
+        result = self.build_many([row])[0]
+        if isinstance(result, PromptError):
+            raise result
+        return result
+
+    def build_many(self, rows: Iterable[Row]) -> list[list[int] | PromptError]:
+        """As `build` for each of `rows`, on all cores; an error stands in its row's place."""
+        prompts = [self._render_or_error(row) for row in rows]
+        token_ids = iter(
+            self._tokenizer.encode_batch(
+                [each for each in prompts if not isinstance(each, PromptError)],
+                # A chat template writes BOS itself.
+                add_special_tokens=self._chat_template is None,
+            )
+        )
+        return [each if isinstance(each, PromptError) else next(token_ids) for each in prompts]
+
+    def _render_or_error(self, row: Row) -> PromptText | PromptError:
+        try:
+            return self._render(row)
+        except PromptError as error:
+            return error
+
+    def _render(self, row: Row) -> PromptText:
+        if self._spec.messages_column is not None:
+            return self._render_chat(_messages(self._spec.messages_column, row))
+        values, fill = self._content(row)
+        content = fill(values)
+        if not content:
+            raise PromptError("empty_prompt", "the prompt is empty")
+        if self._chat_template is not None:
+            return self._render_chat([{"role": "user", "content": content}])
+        # The template is the user's own, who may write control tokens; the row's values may not.
+        return self._tokenizer.render(values, fill)
+
+    def _content(self, row: Row) -> tuple[list[str], Callable[[Sequence[str]], str]]:
+        if self._template is not None:
+            return self._template.values(row), self._template.fill
+        assert self._spec.prompt_column is not None, self._spec
+        return [_text(self._spec.prompt_column, row)], "".join
+
+    def _render_chat(self, messages: Any) -> PromptText:
+        assert self._chat_template is not None, self._spec
+        if self._system and isinstance(messages, list) and not _has_system_message(messages):
+            messages = [*self._system, *messages]
+        return self._chat_template.render_text(messages)
+
+    def _check_chat_template(self) -> None:
+        if self._chat_template is None:
+            for name in ("system", "messages_column"):
+                if getattr(self._spec, name) is not None:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(
+                        f"{flag} needs a chat template: {'--raw' if self._spec.raw else 'the model has none'}"
+                    )
+        elif self._system:
+            try:
+                self._render_chat([{"role": "user", "content": "Hello"}])
+            except PromptError as error:
+                raise UsageError(f"--system does not work with this model: {error}", "put it into --prompt") from error
+
+
+def _text(name: str, row: Row) -> str:
+    value = row.get(name)
+    if value is None:
+        raise PromptError("invalid_input", f"column {name} is null")
+    if not isinstance(value, str):
+        raise PromptError("invalid_input", f"column {name} must be text: {value!r:.80}")
+    return value
+
+
+def _messages(name: str, row: Row) -> Any:
+    value = row.get(name)
+    if value is None:
+        raise PromptError("invalid_input", f"column {name} is null")
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except ValueError as error:
+        raise PromptError(
+            "invalid_input", f"column {name} is neither a list of messages nor JSON: {value!r:.80}"
+        ) from error
+
+
+def _has_system_message(messages: list[Any]) -> bool:
+    return bool(messages) and isinstance(messages[0], dict) and messages[0].get("role") in _SYSTEM_ROLES
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    if types.is_dictionary(type_):
+        return _is_text(type_.value_type)
+    # A column of nulls only is an error of its rows, each for itself.
+    is_text: bool = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
+    return is_text or types.is_null(type_)
+
+
+def _is_list_or_text(type_: pa.DataType) -> bool:
+    is_list: bool = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+    return is_list or types.is_list_view(type_) or _is_text(type_)
