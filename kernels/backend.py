@@ -62,6 +62,18 @@ class PagedAttention(Protocol):
     ) -> torch.Tensor: ...
 
 
+class RMSNorm(Protocol):
+    """See `infer.kernels.rms_norm`."""
+
+    def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
+
+
+class SiluAndMul(Protocol):
+    """See `infer.kernels.activation`."""
+
+    def __call__(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One implementation of the kernels. A cache is only understood by the backend that allocated it."""
@@ -70,6 +82,8 @@ class Backend:
     allocate_kv_cache: AllocateKVCache
     store_kv: StoreKV
     paged_attention: PagedAttention
+    rms_norm: RMSNorm
+    silu_and_mul: SiluAndMul
     fallback_reason: str | None = None
     """Why the device's fastest implementation was not taken, where it was not."""
 
@@ -126,14 +140,28 @@ def _why_not(
 
 
 def _load(name: str) -> Backend:
+    from infer.kernels import reference
+
     if name == "cpu":
         from infer.kernels import cpu
 
-        return Backend("cpu", cpu.allocate_kv_cache, cpu.store_kv, cpu.paged_attention)
+        return Backend("cpu", cpu.allocate_kv_cache, cpu.store_kv, cpu.paged_attention, cpu.rms_norm, cpu.silu_and_mul)
     if name == "triton":
         from infer.kernels import triton
 
-        return Backend("triton", triton.allocate_kv_cache, triton.store_kv, triton.paged_attention)
-    from infer.kernels import reference
-
-    return Backend("reference", reference.allocate_kv_cache, reference.store_kv, reference.paged_attention)
+        return Backend(
+            "triton",
+            triton.allocate_kv_cache,
+            triton.store_kv,
+            triton.paged_attention,
+            reference.rms_norm,
+            reference.silu_and_mul,
+        )
+    return Backend(
+        "reference",
+        reference.allocate_kv_cache,
+        reference.store_kv,
+        reference.paged_attention,
+        reference.rms_norm,
+        reference.silu_and_mul,
+    )

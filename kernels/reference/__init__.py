@@ -1,7 +1,9 @@
 """The operators in plain PyTorch: the definition of each and the oracle of its tests."""
 
+from infer.kernels.reference.activation import silu_and_mul
 from infer.kernels.reference.kv_cache import allocate_kv_cache
 from infer.kernels.reference.paged_attention import paged_attention
+from infer.kernels.reference.rms_norm import rms_norm
 from infer.kernels.reference.store_kv import store_kv
 
-__all__ = ["allocate_kv_cache", "paged_attention", "store_kv"]
+__all__ = ["allocate_kv_cache", "paged_attention", "rms_norm", "silu_and_mul", "store_kv"]

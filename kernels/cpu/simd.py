@@ -1,0 +1,160 @@
+"""Sixteen float32 lanes as a value of compiled code, one function an instruction. Addresses need no alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import models, register_model
+
+from infer.kernels.cpu.exponential import emit_exp2, emit_tanh
+from infer.kernels.cpu.llvm import (
+    FLOAT,
+    INT16,
+    INT32,
+    INT64,
+    LANES,
+    broadcast,
+    fma,
+    instruction,
+    lanes,
+    larger,
+    load_from,
+    store_to,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class VectorType(types.Type):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="float32x16")
+
+
+@register_model(VectorType)
+class VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: VectorType) -> None:
+        super().__init__(manager, numba_type, lanes(FLOAT))
+
+
+VECTOR = VectorType()
+
+exp2 = instruction(VECTOR, result=VECTOR)(emit_exp2)
+tanh = instruction(VECTOR, result=VECTOR)(emit_tanh)
+multiply_add = instruction(VECTOR, VECTOR, VECTOR, result=VECTOR)(fma)
+maximum = instruction(VECTOR, VECTOR, result=VECTOR)(larger)
+
+
+@instruction(types.int64, result=VECTOR)
+def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return load_from(builder, lanes(FLOAT), address)
+
+
+@instruction(VECTOR, types.int64, result=types.void)
+def store(builder: ir.IRBuilder, vector: ir.Value, address: ir.Value) -> None:
+    store_to(builder, vector, address)
+
+
+@instruction(types.float32, result=VECTOR)
+def splat(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    return broadcast(builder, scalar)
+
+
+@instruction(VECTOR, VECTOR, result=VECTOR)
+def add(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    return builder.fadd(left, right)
+
+
+@instruction(VECTOR, VECTOR, result=VECTOR)
+def multiply(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    return builder.fmul(left, right)
+
+
+@instruction(VECTOR, VECTOR, result=VECTOR)
+def divide(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    return builder.fdiv(left, right)
+
+
+@instruction(VECTOR, types.int64, types.int64, VECTOR, result=VECTOR)
+def keep_lanes(builder: ir.IRBuilder, vector: ir.Value, first: ir.Value, end: ir.Value, other: ir.Value) -> ir.Value:
+    """Lanes `first` to `end - 1` of `vector`, the others from `other`."""
+    lane = ir.Constant(lanes(INT32), [INT32(index) for index in range(LANES)])
+    from_first = builder.icmp_signed(">=", lane, broadcast(builder, builder.trunc(first, INT32)))
+    before_end = builder.icmp_signed("<", lane, broadcast(builder, builder.trunc(end, INT32)))
+    return builder.select(builder.and_(from_first, before_end), vector, other)
+
+
+@instruction(VECTOR, result=types.float32)
+def first_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    return builder.extract_element(vector, INT32(0))
+
+
+@instruction(VECTOR, result=types.float32)
+def largest_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    return _fold(builder, vector, lambda left, right: larger(builder, left, right))
+
+
+@instruction(VECTOR, result=types.float32)
+def sum_of_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    return _fold(builder, vector, builder.fadd)
+
+
+def _fold(builder: ir.IRBuilder, vector: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Combines halves until one lane is left: always in the same order."""
+    undefined = ir.Constant(lanes(FLOAT), ir.Undefined)
+    distance = LANES // 2
+    while distance > 0:
+        order = ir.Constant(lanes(INT32), [INT32((index + distance) % LANES) for index in range(LANES)])
+        vector = combine(vector, builder.shuffle_vector(vector, undefined, order))
+        distance //= 2
+    return builder.extract_element(vector, INT32(0))
+
+
+@instruction(types.int64, result=types.float32)
+def load_float(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return load_from(builder, FLOAT, address)
+
+
+@instruction(types.float32, types.int64, result=types.void)
+def store_float(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
+    store_to(builder, value, address)
+
+
+@instruction(types.int64, result=types.int64)
+def load_int32(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return builder.sext(load_from(builder, INT32, address), INT64)
+
+
+@instruction(types.int64, result=types.int64)
+def load_int64(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return load_from(builder, INT64, address)
+
+
+@instruction(types.int64, types.int64, result=types.void)
+def store_int64(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
+    store_to(builder, value, address)
+
+
+@instruction(types.int64, types.int64, result=types.void)
+def copy_word(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    store_to(builder, load_from(builder, INT32, source), target)
+
+
+@instruction(types.int64, types.int64, result=types.void)
+def copy_half_word(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    store_to(builder, load_from(builder, INT16, source), target)
+
+
+@instruction(types.int64, types.int64, types.int64, result=types.void)
+def copy_masked(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, mask: ir.Value) -> None:
+    """Copies sixteen 32-bit words, of each only the bits of `mask`."""
+    kept = broadcast(builder, builder.trunc(mask, INT32))
+    store_to(builder, builder.and_(load_from(builder, lanes(INT32), source), kept), target)
+
+
+@instruction(types.int64, result=types.int64)
+def take_number(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """The int64 at `address`, which becomes one larger: every thread gets another one."""
+    return builder.atomic_rmw("add", builder.inttoptr(address, INT64.as_pointer()), INT64(1), "monotonic")

@@ -1,0 +1,23 @@
+"""rms_norm: each row divided by the root of its mean square (Zhang & Sennrich 2019)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from infer.kernels.backend import Backend
+
+
+def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float, *, backend: Backend) -> torch.Tensor:
+    """Computed in float32, rounded to the dtype before the weight is multiplied, as Llama does.
+
+    hidden: `[..., size]`, size a multiple of 16
+    weight: `[size]`, of the same dtype
+
+    Returns a contiguous tensor of the shape of `hidden`.
+    """
+    assert weight.shape == hidden.shape[-1:], (weight.shape, hidden.shape)
+    assert weight.dtype == hidden.dtype, (weight.dtype, hidden.dtype)
+    return backend.rms_norm(hidden, weight, eps)
