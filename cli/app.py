@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def set_process_defaults() -> None:
     """Choose what libraries read from the environment on import. What the user has set stays."""
     defaults = {
-        # Torch and numba share one pool of threads and take turns: one that spins while it waits takes a core away.
-        "OMP_WAIT_POLICY": "passive",
-        "NUMBA_THREADING_LAYER": "omp",
+        # A step is many short parallel loops. Threads that sleep in between double its time; threads that spin for long
+        # stop it altogether where another process wants the core. So: spin about as long as such a gap is.
+        "GOMP_SPINCOUNT": "20000",
         "NUMBA_CACHE_DIR": str(cache_dir() / "numba"),
         # Prompts are tokenised between steps, when no other thread is at work.
         "TOKENIZERS_PARALLELISM": "true",

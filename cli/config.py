@@ -107,7 +107,8 @@ def _prompt(flags: Mapping[str, Any]) -> PromptSpec:
 
 def _read_template(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        # The line end that editors put at the end of a file is not part of what is asked.
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:
         raise UsageError(f"--prompt-file cannot be read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -89,6 +89,9 @@ def run_command(
     prepack_linears: Annotated[
         bool, _fitted(help="lay weights out once, on a CPU [default: on]")
     ] = _DEFAULT.prepack_linears,
+    fuse_kernels: Annotated[
+        bool, _fitted(help="norms and activations as one kernel, on a CPU [default: on]")
+    ] = _DEFAULT.fuse_kernels,
     block_size: Annotated[int, _engine(metavar="N", help="tokens in a cache block")] = _DEFAULT.block_size,
     num_blocks: Annotated[int | None, _fitted(metavar="N", help="blocks in the cache")] = None,
     gpu_memory_utilization: Annotated[

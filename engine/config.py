@@ -40,7 +40,9 @@ class EngineConfig:
     scheduling_policy: Literal["fcfs"] = "fcfs"
     preemption_mode: Literal["recompute"] = "recompute"
     prepack_linears: bool = True
-    """CPU only: weights laid out once for the matrix kernels instead of at every call."""
+    """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
+    fuse_kernels: bool = True
+    """CPU only: norms and gated activations as one kernel each."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):

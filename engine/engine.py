@@ -10,7 +10,7 @@ from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
 from infer.engine.errors import RequestError
 from infer.engine.fitting import choose_backend, choose_device, fit_model_len, num_step_bytes
-from infer.engine.fusion import prepack_linears
+from infer.engine.fusion import fuse_kernels, prepack_linears
 from infer.engine.generation import Generation
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
 from infer.engine.kv_cache_manager import KVCacheManager
@@ -22,6 +22,7 @@ from infer.engine.request import Completion, Request
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
 from infer.engine.scheduler import Scheduler
+from infer.engine.sequence import Sequence
 from infer.engine.stats import EngineStats
 from infer.engine.tokenizer import Tokenizer
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.scheduler_output import SchedulerOutput
-    from infer.engine.sequence import Sequence
 
 
 class Engine:
@@ -67,12 +67,15 @@ class Engine:
         layers = tuple(probe_layers(loaded.model, loaded.config))
         self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype)
         self._backend = choose_backend(config, self._device, self._cache_spec)
+        # Kernels first: they are recognised by the layers as transformers made them.
+        self.num_fused_kernels = fuse_kernels(loaded.model, self._backend) if config.fuse_kernels else 0
         self.num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
         self._sampler = Sampler(
             vocab_size=self.vocab_size,
             eos_token_ids=self.tokenizer.eos_token_ids,
             encode=partial(self.tokenizer.encode, add_special_tokens=False),
         )
+        self._warm_up()
         self._timer = PhaseTimer()
         self._generations: dict[int, Generation] = {}
         self._scheduler: Scheduler | None = None
@@ -203,6 +206,14 @@ class Engine:
             num_steps=self._num_steps,
             seconds=dict(self._timer.seconds),
         )
+
+    def _warm_up(self) -> None:
+        """Run one token through everything that is compiled at first use: that is part of loading, not of the run."""
+        block_size = self.config.block_size
+        scheduler = Scheduler(self.config, KVCacheManager(1, block_size, enable_prefix_caching=False))
+        scheduler.add(Sequence(Request(0, (0,), self.default_sampling_params)))
+        runner = ModelRunner(self._model, allocate_kv_cache(self._cache_spec, 1, self._backend, self._device))
+        runner.execute(build_batch(scheduler.schedule(), block_size, self._device))
 
     def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, SampledToken]]:
         """Run the plan. Returns the next token of each sequence that has reached its last one."""

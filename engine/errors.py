@@ -35,4 +35,4 @@ class RequestError(EngineError, ValueError):
 
 
 class PromptError(RequestError):
-    """A prompt that cannot be rendered: code `template_error`, `invalid_unicode` or `empty_prompt`."""
+    """A prompt that cannot be rendered: code `template_error`, `invalid_input`, `invalid_unicode` or `empty_prompt`."""

@@ -6,8 +6,6 @@ import os
 
 # One thread: tiny models gain nothing from more, and threads that wait for each other slow every test process down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

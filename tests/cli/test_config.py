@@ -130,9 +130,8 @@ def test_seed_is_drawn_where_none_is_given():
 
 def test_prompt_file_is_the_template(tmp_path):
     (tmp_path / "prompt.txt").write_text("Sag {text}: ä\n", encoding="utf-8")
-    assert parse("a.jsonl", "--prompt-file", str(tmp_path / "prompt.txt")).prompt == PromptSpec(
-        prompt="Sag {text}: ä\n"
-    )
+    # Without the line end of its last line.
+    assert parse("a.jsonl", "--prompt-file", str(tmp_path / "prompt.txt")).prompt == PromptSpec(prompt="Sag {text}: ä")
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ def test_every_sampling_parameter_has_a_flag():
     assert {f"--{each.name.replace('_', '-')}" for each in fields(SamplingParams)} <= run_flags()
 
 
-def test_every_engine_setting_has_a_flag_but_those_that_measure():
+def test_every_engine_setting_has_a_flag():
     settings = {f"--{each.name.replace('_', '-')}" for each in fields(EngineConfig)}
-    assert settings - run_flags() == {"--memory-utilization", "--prepack-linears"}
+    assert settings - run_flags() == {"--memory-utilization"}
     assert "--gpu-memory-utilization" in run_flags()
 
 
