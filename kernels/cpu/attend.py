@@ -88,11 +88,10 @@ def _attend_unit(
 @compiled
 def _gather_queries(arithmetic: Any, call: Call, rows: Rows, space: Workspace) -> None:
     """Copies the rows' queries into one matrix, the left side of the product with the keys."""
-    num_heads = call.num_kv_heads * call.group
     row_bytes = call.head_dim * operand_bytes(arithmetic)
     for row in range(rows.num_queries * call.group):
-        head = (rows.first_token + row // call.group) * num_heads + rows.kv_head * call.group + row % call.group
-        source = call.query + head * call.head_dim * element_bytes(arithmetic)
+        token, head = rows.first_token + row // call.group, rows.kv_head * call.group + row % call.group
+        source = call.query + token * call.query_token_bytes + head * call.query_head_bytes
         for column in range(0, call.head_dim, LANES):
             query = load_elements(arithmetic, source + column * element_bytes(arithmetic))
             store_operands(arithmetic, query, space.queries + row * row_bytes + column * operand_bytes(arithmetic))

@@ -17,6 +17,9 @@ class Call(NamedTuple):
     addresses."""
 
     query: int
+    query_token_bytes: int
+    """From a token's query to the next one's; so for heads."""
+    query_head_bytes: int
     key_cache: int
     value_cache: int
     output: int

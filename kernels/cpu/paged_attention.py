@@ -48,10 +48,13 @@ def paged_attention(
     group = num_heads // num_kv_heads
     output = query.new_empty(num_tokens, num_heads, value_head_dim)
     # Named, so that they live until the threads are done: a call has only addresses.
-    query, block_table = query.contiguous(), metadata.block_table.contiguous()
+    query = query if query.stride(2) == 1 else query.contiguous()
+    block_table = metadata.block_table.contiguous()
     log2_sinks = None if sinks is None else sinks.to(torch.float32) * _LOG2_E
     call = Call(
         query=query.data_ptr(),
+        query_token_bytes=query.stride(0) * query.itemsize,
+        query_head_bytes=query.stride(1) * query.itemsize,
         key_cache=key_cache.data_ptr(),
         value_cache=value_cache.data_ptr(),
         output=output.data_ptr(),

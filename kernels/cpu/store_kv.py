@@ -33,6 +33,11 @@ class Store(NamedTuple):
     head_dim: int
     value_head_dim: int
     block_size: int
+    key_token_bytes: int
+    """From a token's key to the next one's; so for heads, and for values."""
+    key_head_bytes: int
+    value_token_bytes: int
+    value_head_bytes: int
     num_taken: int
     """Of an int64: how often a thread took tokens."""
 
@@ -47,7 +52,8 @@ def store_kv(
     assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype, (key.dtype, value.dtype, key_cache.dtype)
     num_tokens, num_kv_heads, head_dim = key.shape
     # Named, so that they live until the threads are done: the record has only addresses.
-    key, value, slot_mapping = key.contiguous(), value.contiguous(), slot_mapping.contiguous()
+    slot_mapping = slot_mapping.contiguous()
+    key, value = _with_whole_rows(key), _with_whole_rows(value)
     num_taken = np.zeros(1, np.int64)
     store = Store(
         key=key.data_ptr(),
@@ -60,11 +66,20 @@ def store_kv(
         head_dim=head_dim,
         value_head_dim=value.shape[2],
         block_size=block_size_of(key_cache),
+        key_token_bytes=key.stride(0) * key.itemsize,
+        key_head_bytes=key.stride(1) * key.itemsize,
+        value_token_bytes=value.stride(0) * value.itemsize,
+        value_head_bytes=value.stride(1) * value.itemsize,
         num_taken=num_taken.ctypes.data,
     )
     worker = _store_worker(Arithmetic.FLOAT32 if key.dtype == torch.float32 else Arithmetic.BFLOAT16_WIDENED)
     num_threads = min(torch.get_num_threads(), -(-num_tokens // _TOKENS_AT_ONCE))
     run(worker, np.array(store, worker.record), num_threads)
+
+
+def _with_whole_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Tokens and heads may lie in any order, as they do in a transposed view; the elements of a head side by side."""
+    return tensor if tensor.stride(2) == 1 else tensor.contiguous()
 
 
 @functools.cache
@@ -88,30 +103,28 @@ def _store(arithmetic: Any, call: Any) -> None:
             block, in_block = slot // call.block_size, slot % call.block_size
             for head in range(call.num_kv_heads):
                 tile = (block * call.num_kv_heads + head) * (call.block_size // TILE) + in_block // TILE
-                _store_key(arithmetic, call, token * call.num_kv_heads + head, tile, in_block % TILE)
-                _store_value(arithmetic, call, token * call.num_kv_heads + head, tile, in_block % TILE)
+                key = call.key + token * call.key_token_bytes + head * call.key_head_bytes
+                value = call.value + token * call.value_token_bytes + head * call.value_head_bytes
+                _store_key(arithmetic, call, key, tile, in_block % TILE)
+                _store_value(arithmetic, call, value, tile, in_block % TILE)
 
 
 @compiled
-def _store_key(arithmetic: Any, call: Any, row: int, tile: int, lane: int) -> None:
+def _store_key(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
     num_words = call.head_dim // depth_of_step(arithmetic)
-    source = call.key + row * num_words * 4
     target = call.key_cache + (tile * num_words * TILE + lane) * 4
     for word in range(num_words):
         copy_word(source + word * 4, target + word * TILE * 4)
 
 
 @compiled
-def _store_value(arithmetic: Any, call: Any, row: int, tile: int, lane: int) -> None:
+def _store_value(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
     depth = depth_of_step(arithmetic)
     first_word = (tile * (TILE // depth) + lane // depth) * call.value_head_dim
     if depth == 1:
         for column in range(call.value_head_dim):
-            copy_word(
-                call.value + (row * call.value_head_dim + column) * 4, call.value_cache + (first_word + column) * 4
-            )
+            copy_word(source + column * 4, call.value_cache + (first_word + column) * 4)
     else:
-        source = call.value + row * call.value_head_dim * 2
         target = call.value_cache + first_word * 4 + lane % 2 * 2
         for column in range(call.value_head_dim):
             copy_half_word(source + column * 2, target + column * 4)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from infer.kernels.cpu import allocate_kv_cache, store_kv
+from infer.kernels.attention_metadata import AttentionMetadata
+from infer.kernels.cpu import allocate_kv_cache, paged_attention, store_kv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,3 +79,27 @@ def test_allocate_kv_cache_gives_zeros_by_block(dtype) -> None:
     assert (key_cache.numel(), value_cache.numel()) == (5 * 32 * 3 * 48, 5 * 32 * 3 * 64)
     assert not key_cache.any()
     assert not value_cache.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_transposed_views_are_stored_and_attended_to_as_their_copies(dtype):
+    num_tokens, num_heads, num_kv_heads, head_dim = 21, 6, 2, 32
+    query = torch.randn(num_heads, num_tokens, head_dim).to(dtype).transpose(0, 1)
+    key, value = torch.randn(2, num_kv_heads, num_tokens, head_dim).to(dtype).transpose(1, 2)
+    metadata = AttentionMetadata(
+        slot_mapping=torch.arange(16, 16 + num_tokens),
+        block_table=torch.tensor([[1, 2]], dtype=torch.int32),
+        query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32),
+        seq_lens=torch.tensor([num_tokens], dtype=torch.int32),
+        max_query_len=num_tokens,
+        max_seq_len=num_tokens,
+        num_decodes=0,
+    )
+
+    def attend(query, key, value):
+        caches = allocate_kv_cache(3, 16, num_kv_heads, head_dim, head_dim, dtype, CPU)
+        store_kv(key, value, *caches, metadata.slot_mapping)
+        return paged_attention(query, *caches, metadata, scale=0.2)
+
+    assert not query.is_contiguous()
+    assert torch.equal(attend(query, key, value), attend(query.contiguous(), key.contiguous(), value.contiguous()))
