@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from infer.engine.fused_attention import fuse_attention
 from infer.kernels.activation import silu_and_mul
 from infer.kernels.rms_norm import rms_norm
 
@@ -46,8 +47,8 @@ def prepack_linears(model: nn.Module) -> int:
 
 
 def fuse_kernels(model: nn.Module, backend: Backend) -> int:
-    """Swap every RMS norm and every SiLU-gated feed-forward layer of a bfloat16 model whose kernels are the CPU's.
-    Returns how many."""
+    """Swap every RMS norm, every SiLU-gated feed-forward layer and every Llama-like attention layer of a bfloat16 model
+    whose kernels are the CPU's. Returns how many."""
     if backend.name != "cpu":
         return 0
     swapped = 0
@@ -166,7 +167,9 @@ def _can_merge(modules: list[object]) -> bool:
 
 def _fused(module: Any, backend: Backend) -> nn.Module | None:
     """What `module` can be swapped for; None where it is of no known kind, or turns out to compute something else."""
-    fused: nn.Module
+    fused: nn.Module | None
+    if all(_suits_kernels(getattr(getattr(module, name, None), "weight", None)) for name in _SIBLINGS[0]):
+        return fuse_attention(module, backend)
     if type(module).__name__.endswith("RMSNorm") and _suits_kernels(getattr(module, "weight", None)):
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if not isinstance(eps, float):

@@ -68,6 +68,12 @@ class RMSNorm(Protocol):
     def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
 
 
+class RotaryEmbedding(Protocol):
+    """See `infer.kernels.rope`."""
+
+    def __call__(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor: ...
+
+
 class SiluAndMul(Protocol):
     """See `infer.kernels.activation`."""
 
@@ -83,6 +89,7 @@ class Backend:
     store_kv: StoreKV
     paged_attention: PagedAttention
     rms_norm: RMSNorm
+    rotary_embedding: RotaryEmbedding
     silu_and_mul: SiluAndMul
     fallback_reason: str | None = None
     """Why the device's fastest implementation was not taken, where it was not."""
@@ -145,7 +152,15 @@ def _load(name: str) -> Backend:
     if name == "cpu":
         from infer.kernels import cpu
 
-        return Backend("cpu", cpu.allocate_kv_cache, cpu.store_kv, cpu.paged_attention, cpu.rms_norm, cpu.silu_and_mul)
+        return Backend(
+            "cpu",
+            cpu.allocate_kv_cache,
+            cpu.store_kv,
+            cpu.paged_attention,
+            cpu.rms_norm,
+            cpu.rotary_embedding,
+            cpu.silu_and_mul,
+        )
     if name == "triton":
         from infer.kernels import triton
 
@@ -155,6 +170,7 @@ def _load(name: str) -> Backend:
             triton.store_kv,
             triton.paged_attention,
             reference.rms_norm,
+            reference.rotary_embedding,
             reference.silu_and_mul,
         )
     return Backend(
@@ -163,5 +179,6 @@ def _load(name: str) -> Backend:
         reference.store_kv,
         reference.paged_attention,
         reference.rms_norm,
+        reference.rotary_embedding,
         reference.silu_and_mul,
     )

@@ -1,7 +1,7 @@
 """The operators on a CPU, compiled by numba at first use.
 
 paged_attention, store_kv,      what Python calls
-rms_norm, activation
+rms_norm, activation, rope
 row_wise                        how rows are shared among the threads
 attend, chunk, softmax,         the compiled attention, from the threads down to one chunk of keys,
 partial, call, workspace        what it is told and what it works in
@@ -16,6 +16,15 @@ from infer.kernels.cpu.capability import why_not
 from infer.kernels.cpu.layout import allocate_kv_cache
 from infer.kernels.cpu.paged_attention import paged_attention
 from infer.kernels.cpu.rms_norm import rms_norm
+from infer.kernels.cpu.rope import rotary_embedding
 from infer.kernels.cpu.store_kv import store_kv
 
-__all__ = ["allocate_kv_cache", "paged_attention", "rms_norm", "silu_and_mul", "store_kv", "why_not"]
+__all__ = [
+    "allocate_kv_cache",
+    "paged_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "store_kv",
+    "why_not",
+]
