@@ -50,15 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=arguments, prog_name="infer", standalone_mode=False)
     except typer.TyperException as error:
-        print(usage_message(error), file=sys.stderr)
+        _complain(usage_message(error))
         return ExitCode.USAGE
     except Exception as error:
-        print(error_message(error), file=sys.stderr)
+        _complain(error_message(error))
         return exit_code(error)
     # typer turns a Ctrl-C that nobody caught into this code.
     if code == ExitCode.INTERRUPTED:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
     return ExitCode.DONE if code is None else code
+
+
+def _complain(text: str) -> None:
+    # Without a standard error, print would take standard output, which is for data.
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
 
 
 def set_process_defaults() -> None:

@@ -52,12 +52,17 @@ class InterruptError(CommandError):
     """The user asked to stop."""
 
 
+class StandardOutputError(CommandError):
+    """Standard output cannot be written to."""
+
+
 _EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (UsageError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
     (InputError, ExitCode.INPUT),
     (OutputExistsError, ExitCode.REFUSED),
     (StorageError, ExitCode.STORAGE),
+    (StandardOutputError, ExitCode.STORAGE),
     (ModelError, ExitCode.MODEL),
     (InterruptError, ExitCode.INTERRUPTED),
 )

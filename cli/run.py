@@ -7,9 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from infer.cli.stdout import print_summary
 from infer.engine.config import EngineConfig
 
-EPILOG = "Every option can be set in the environment too: INFER_ and its name, as in INFER_MAX_TOKENS. A flag wins."
+EPILOG = (
+    "Every option but --stop and --bad-words can be set in the environment too: INFER_ and its name, as in "
+    "INFER_MAX_TOKENS. A flag wins."
+)
 
 _DEFAULT = EngineConfig()
 
@@ -20,6 +24,8 @@ _prompt = partial(_option, rich_help_panel="Prompt (without any of these: the co
 _output = partial(_option, rich_help_panel="Output")
 _model = partial(_option, rich_help_panel="Model", show_default=True)
 _sampling = partial(_option, rich_help_panel="Sampling (what is left out, the model's generation_config says)")
+# A variable would be split at spaces, and a text may hold some.
+_texts = partial(_sampling, allow_from_autoenv=False)
 _fitted = partial(_option, rich_help_panel="Engine (what is left out is fitted to the model, the memory and the data)")
 _engine = partial(_fitted, show_default=True)
 _report = partial(_option, rich_help_panel="Report")
@@ -64,12 +70,12 @@ def run_command(
     presence_penalty: Annotated[float | None, _sampling(metavar="X", help="on tokens of the answer so far")] = None,
     frequency_penalty: Annotated[float | None, _sampling(metavar="X", help="the same, once per occurrence")] = None,
     repetition_penalty: Annotated[float | None, _sampling(metavar="X", help="on the prompt's too; 1 is none")] = None,
-    stop: Annotated[list[str] | None, _sampling(metavar="TEXT", help="end before this text; repeatable")] = None,
+    stop: Annotated[list[str] | None, _texts(metavar="TEXT", help="end before this text; repeatable")] = None,
     stop_token_ids: Annotated[str | None, _sampling(metavar="I,J", help="end at these tokens")] = None,
     ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="do not end before the limit")] = False,
     logprobs: Annotated[int | None, _sampling(metavar="N", help="a column of them, with the N likeliest")] = None,
     logit_bias: Annotated[str | None, _sampling(metavar="JSON", help='added to logits: {"50256": -100}')] = None,
-    bad_words: Annotated[list[str] | None, _sampling(metavar="TEXT", help="never generated; repeatable")] = None,
+    bad_words: Annotated[list[str] | None, _texts(metavar="TEXT", help="never generated; repeatable")] = None,
     allowed_token_ids: Annotated[str | None, _sampling(metavar="I,J", help="nothing but these tokens")] = None,
     seed: Annotated[int | None, _sampling(metavar="N", help="of all draws; left out: drawn and printed")] = None,
     max_model_len: Annotated[int | None, _fitted(metavar="N", help="most tokens of prompt and answer")] = None,
@@ -115,5 +121,5 @@ def run_command(
 
     summary = run_job(job_config(context.params))
     if json:
-        typer.echo(summary.to_json())
+        print_summary(summary.to_json())
     raise typer.Exit(summary.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from typing import TextIO
@@ -27,15 +28,25 @@ def safe(text: str) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def open_console(stream: TextIO) -> Console:
-    """A console that takes text literally.
+class _QuietConsole(Console):
+    """What nobody reads any more is not worth a run: rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        self.file = io.StringIO()
+
+
+def open_console(stream: TextIO | None) -> Console:
+    """A console that takes text literally; a silent one where the process was started without the stream.
 
     Only the stream says whether it is a terminal, so `FORCE_COLOR` in a CI job gives coloured lines and not cursor
     movements in the log. `NO_COLOR` wins over it, `TERM=dumb` over both.
     """
+    if stream is None:
+        return _QuietConsole(file=io.StringIO(), quiet=True)
     is_terminal = stream.isatty()
     is_forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
-    return Console(
+    return _QuietConsole(
         file=stream,
         force_terminal=is_terminal,
         # Of a pipe nobody can say what reads it: only the sixteen colours that everything knows.

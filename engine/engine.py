@@ -104,9 +104,10 @@ class Engine:
         assert self._scheduler is None, "the cache has been fitted already"
         config, spec = self.config, self._cache_spec
         num_bytes = int(available_bytes(self._device) * config.memory_utilization)
-        num_blocks = config.num_blocks or fit_num_blocks(
+        num_blocks = fit_num_blocks(
             spec,
             num_bytes - num_step_bytes(config, self._model_config, self._dtype),
+            num_blocks=config.num_blocks,
             max_num_seqs=config.max_num_seqs,
             max_model_len=self.max_model_len,
             num_requests=num_requests,

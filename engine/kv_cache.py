@@ -54,31 +54,34 @@ def fit_num_blocks(
     spec: KVCacheSpec,
     num_bytes: int,
     *,
+    num_blocks: int | None,
     max_num_seqs: int,
     max_model_len: int,
     num_requests: int | None,
     max_request_tokens: int | None,
     keep_prefixes: bool,
 ) -> int:
-    """Blocks for a run: what its requests need, in the memory there is.
+    """Blocks for a run: `num_blocks` where that is given, else what its requests need, in the memory there is.
 
     Needed are `max_num_seqs` requests of the longest kind side by side, as much again for prefixes that are kept, no
     more than all requests together take, and in any case one request of `max_model_len`.
 
     Raises:
-        ConfigError: not one block fits.
+        ConfigError: not one block fits, or not `num_blocks`.
     """
 
     def num_blocks_for(num_tokens: int) -> int:
         return -(-num_tokens // spec.block_size)
 
     affordable = num_bytes // spec.num_bytes_per_block
-    if affordable < 1:
+    if affordable < (num_blocks or 1):
         raise ConfigError(
-            f"no memory for the kv cache: a block takes {spec.num_bytes_per_block:,} bytes, "
-            f"{max(0, num_bytes):,} are left",
-            hint="free memory, raise --gpu-memory-utilization, or lower --max-num-batched-tokens",
+            f"no memory for the kv cache: {num_blocks or 1:,} blocks are the least, "
+            f"a block takes {spec.num_bytes_per_block:,} bytes, {max(0, num_bytes):,} are left",
+            hint="lower --num-blocks, free memory, raise --gpu-memory-utilization, or lower --max-num-batched-tokens",
         )
+    if num_blocks is not None:
+        return num_blocks
     per_request = num_blocks_for(min(max_request_tokens or max_model_len, max_model_len))
     needed = max_num_seqs * per_request * (2 if keep_prefixes else 1)
     if num_requests is not None:

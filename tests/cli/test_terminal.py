@@ -89,3 +89,19 @@ def test_only_a_terminal_that_is_not_dumb_can_be_redrawn(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert can_redraw(open_console(Stream(is_terminal=is_terminal))) is expected
+
+
+class StreamWithoutReader(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_console_goes_silent_when_its_reader_is_gone():
+    console = open_console(StreamWithoutReader())
+    for _ in range(3):
+        console.print("a line")
+    assert console.quiet
+
+
+def test_console_is_silent_where_there_is_no_stream():
+    open_console(None).print("a line")

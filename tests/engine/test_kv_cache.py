@@ -15,6 +15,7 @@ SPEC = KVCacheSpec((LayerSpec(2, 8, 8, 0), LayerSpec(1, 16, 8, 0)), block_size=4
 
 def fit(num_bytes=1 << 30, **settings):
     defaults = {
+        "num_blocks": None,
         "max_num_seqs": 10,
         "max_model_len": 100,
         "num_requests": None,
@@ -50,8 +51,14 @@ def test_cache_takes_no_more_than_the_memory():
 
 
 def test_no_memory_is_refused_with_the_figures():
-    with pytest.raises(ConfigError, match=r"a block takes 896 bytes, 895 are left"):
+    with pytest.raises(ConfigError, match=r"1 blocks are the least, a block takes 896 bytes, 895 are left"):
         fit(num_bytes=895)
+
+
+def test_number_of_blocks_that_is_asked_for_is_given_where_it_fits():
+    assert fit(num_blocks=3) == 3
+    with pytest.raises(ConfigError, match=r"8 blocks are the least, a block takes 896 bytes, 7,167 are left"):
+        fit(num_blocks=8, num_bytes=8 * 896 - 1)
 
 
 def test_allocated_cache_has_the_null_block_too():
