@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.live import Live
@@ -13,7 +16,7 @@ from infer.cli.terminal import can_redraw, safe
 from infer.cli.throughput import Throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from rich.console import Console
@@ -60,7 +63,8 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
     def __enter__(self) -> Self:
-        self._live.start()
+        with _undisturbed():
+            self._live.start()
         try:
             self._draw()
         except BaseException:
@@ -71,19 +75,40 @@ class LiveView:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._live.stop()
+        with _undisturbed():
+            self._live.stop()
 
     def update(self) -> None:
         if self._console.get_time() >= self._next_frame_at:
             self._draw()
 
     def message(self, text: str) -> None:
-        self._console.print(Text(safe(text)))
+        with _undisturbed():
+            self._console.print(Text(safe(text)))
 
     def _draw(self) -> None:
         begin = self._console.get_time()
         snapshot = self._snapshot()
         self._throughput.add(snapshot)
-        self._live.update(Frame(snapshot, self._throughput), refresh=True)
+        with _undisturbed():
+            self._live.update(Frame(snapshot, self._throughput), refresh=True)
         end = self._console.get_time()
         self._next_frame_at = end + max(_MIN_SECONDS_BETWEEN_FRAMES, (end - begin) / _MAX_SHARE)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until what is being written is whole: rich, interrupted, would write it a second time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            # To whoever would have heard it; a process that was started to ignore it goes on ignoring it.
+            signal.raise_signal(signal.SIGINT)

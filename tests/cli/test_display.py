@@ -5,6 +5,7 @@ import io
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -153,6 +154,30 @@ def test_live_view_gives_the_cursor_back_when_the_first_frame_fails() -> None:
     assert "\n".join(screen(run.output.getvalue())).rstrip() == ""
 
 
+class InterruptedOnce(io.StringIO):
+    """A terminal on which somebody presses Ctrl-C when a certain text has just arrived."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        self._after: str | None = after
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self._after is not None and self._after in text:
+            self._after = None
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_control_c_during_a_message_is_heard_when_the_message_is_whole() -> None:
+    run = Run()
+    run.console.file = output = InterruptedOnce(after="a line")
+    view = LiveView(run.console, run.snapshot)
+    with pytest.raises(KeyboardInterrupt), view:
+        view.message("a line")
+    assert "\n".join(screen(output.getvalue())).rstrip() == "a line"
+
+
 CHILD = """
     import fcntl, signal, sys, termios
     from infer.cli.display import open_view
@@ -160,6 +185,8 @@ CHILD = """
     from infer.cli.terminal import open_console
     from infer.engine.stats import EngineStats
 
+    # Started in the background of a shell, a process ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     stats = EngineStats(num_blocks=40, block_states=bytes(40))
     snapshot = lambda: RunSnapshot(1, 0, 10, 1.0, stats, "model", "in.parquet", "out.parquet")
