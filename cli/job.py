@@ -23,6 +23,7 @@ from infer.cli.row_params import RowParams
 from infer.cli.run_snapshot import RunSnapshot
 from infer.cli.terminal import open_console, safe
 from infer.engine.sampling_params import describe
+from infer.io.errors import InputError
 from infer.io.publish import OutputFile
 from infer.io.reader import open_source
 from infer.io.schema import output_schema
@@ -107,6 +108,10 @@ def plan_job(config: JobConfig) -> JobPlan:
         UsageError, InputError, OutputExistsError: the job cannot work.
     """
     source = open_source(config.inputs, limit=config.limit)
+    if not source.schema.names:
+        raise InputError(
+            f"the input has no columns: {' '.join(config.inputs)}", "it is empty, or no line of it is a JSON object"
+        )
     prompt = config.prompt.resolve(source.schema)
     row_params = RowParams(source.schema.names) if config.row_params else None
     param_columns = () if row_params is None else row_params.columns

@@ -103,6 +103,16 @@ def test_missing_input_exits_with_4(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr() == ("", "error: no such file: dat.jsonl\nhint: did you mean 'data.jsonl'?\n")
 
 
+@pytest.mark.parametrize("text", ["", "\n\n", "[1]\nnot json\n"])
+def test_input_without_any_column_exits_with_4(capsys, tmp_path, text):
+    path = tmp_path / "in.jsonl"
+    path.write_text(text)
+    assert main(["run", str(path)]) == 4
+    assert capsys.readouterr().err == (
+        f"error: the input has no columns: {path}\nhint: it is empty, or no line of it is a JSON object\n"
+    )
+
+
 def test_output_that_exists_exits_with_5(capsys, source, tmp_path):
     output = tmp_path / "out.jsonl"
     output.write_text("old")
