@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from infer.engine.errors import ModelError
 from infer.kernels.paged_attention import paged_attention
+from infer.kernels.rotary_store_kv import rotary_store_kv
 from infer.kernels.store_kv import store_kv
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _HARMLESS = frozenset(
 """Arguments a layer may pass that do not change what attention computes in a causal, inference-only step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttentionCall:
     """One layer's attention over the step's flat batch, as the network asks for it."""
 
@@ -45,6 +46,8 @@ class AttentionCall:
     sliding_window: int
     softcap: float
     sinks: torch.Tensor | None
+    rotary: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Cosines and sines, `[num_tokens, head_dim]` each, by which query and key have yet to be turned."""
 
 
 class AttentionContext(Protocol):
@@ -65,9 +68,16 @@ class PagedAttention:
     def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
         key_cache, value_cache = self.kv_cache.layers[call.layer_idx]
         backend = self.kv_cache.backend
-        store_kv(call.key, call.value, key_cache, value_cache, self.metadata.slot_mapping, backend=backend)
+        slot_mapping = self.metadata.slot_mapping
+        query = call.query
+        if call.rotary is None:
+            store_kv(call.key, call.value, key_cache, value_cache, slot_mapping, backend=backend)
+        else:
+            query = rotary_store_kv(
+                query, call.key, call.value, *call.rotary, key_cache, value_cache, slot_mapping, backend=backend
+            )
         return paged_attention(
-            call.query,
+            query,
             key_cache,
             value_cache,
             self.metadata,

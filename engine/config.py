@@ -42,7 +42,7 @@ class EngineConfig:
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True
-    """CPU only: norms and gated activations as one kernel each."""
+    """CPU only: norms, gated and Llama-like layers as fewer kernels."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):

@@ -19,5 +19,5 @@ def silu_and_mul(gate: torch.Tensor, up: torch.Tensor, *, backend: Backend) -> t
     """
     assert gate.shape == up.shape, (gate.shape, up.shape)
     assert gate.dtype == up.dtype, (gate.dtype, up.dtype)
-    assert gate.stride(-1) == up.stride(-1) == 1, (gate.stride(), up.stride())
+    assert gate.stride()[-1] == up.stride()[-1] == 1, (gate.stride(), up.stride())
     return backend.silu_and_mul(gate, up)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -30,3 +30,5 @@ class AttentionMetadata:
     max_seq_len: int
     num_decodes: int
     """The first `num_decodes` sequences have exactly one query each, the ones behind them any number."""
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What an implementation works out once for all layers, under keys of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
@@ -68,10 +69,28 @@ class RMSNorm(Protocol):
     def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
 
 
-class RotaryEmbedding(Protocol):
-    """See `infer.kernels.rope`."""
+class AddRMSNorm(Protocol):
+    """See `infer.kernels.rms_norm`."""
 
-    def __call__(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor: ...
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class RotaryStoreKV(Protocol):
+    """See `infer.kernels.rotary_store_kv`."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> torch.Tensor: ...
 
 
 class SiluAndMul(Protocol):
@@ -87,9 +106,10 @@ class Backend:
     name: BackendName
     allocate_kv_cache: AllocateKVCache
     store_kv: StoreKV
+    rotary_store_kv: RotaryStoreKV
     paged_attention: PagedAttention
     rms_norm: RMSNorm
-    rotary_embedding: RotaryEmbedding
+    add_rms_norm: AddRMSNorm
     silu_and_mul: SiluAndMul
     fallback_reason: str | None = None
     """Why the device's fastest implementation was not taken, where it was not."""
@@ -156,9 +176,10 @@ def _load(name: str) -> Backend:
             "cpu",
             cpu.allocate_kv_cache,
             cpu.store_kv,
+            cpu.rotary_store_kv,
             cpu.paged_attention,
             cpu.rms_norm,
-            cpu.rotary_embedding,
+            cpu.add_rms_norm,
             cpu.silu_and_mul,
         )
     if name == "triton":
@@ -168,17 +189,19 @@ def _load(name: str) -> Backend:
             "triton",
             triton.allocate_kv_cache,
             triton.store_kv,
+            partial(reference.rotary_store_kv, store_kv=triton.store_kv),
             triton.paged_attention,
             reference.rms_norm,
-            reference.rotary_embedding,
+            reference.add_rms_norm,
             reference.silu_and_mul,
         )
     return Backend(
         "reference",
         reference.allocate_kv_cache,
         reference.store_kv,
+        reference.rotary_store_kv,
         reference.paged_attention,
         reference.rms_norm,
-        reference.rotary_embedding,
+        reference.add_rms_norm,
         reference.silu_and_mul,
     )

@@ -1,4 +1,4 @@
-"""rms_norm: each row divided by the root of its mean square (Zhang & Sennrich 2019)."""
+"""rms_norm and add_rms_norm: each row divided by the root of its mean square (Zhang & Sennrich 2019)."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float, *, backend:
     assert weight.shape == hidden.shape[-1:], (weight.shape, hidden.shape)
     assert weight.dtype == hidden.dtype, (weight.dtype, hidden.dtype)
     return backend.rms_norm(hidden, weight, eps)
+
+
+def add_rms_norm(
+    hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, backend: Backend
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`hidden + residual`, rounded to the dtype, and its `rms_norm`: two contiguous tensors of that shape."""
+    assert hidden.shape == residual.shape, (hidden.shape, residual.shape)
+    assert weight.shape == hidden.shape[-1:], (weight.shape, hidden.shape)
+    assert weight.dtype == hidden.dtype == residual.dtype, (weight.dtype, hidden.dtype, residual.dtype)
+    return backend.add_rms_norm(hidden, residual, weight, eps)

@@ -1,29 +1,32 @@
 """The operators on a CPU, compiled by numba at first use.
 
 paged_attention, store_kv,      what Python calls
-rms_norm, activation, rope
+rotary_store_kv, rms_norm,
+activation
 row_wise                        how rows are shared among the threads
+cache_slot                      the way of a key and a value into the cache
 attend, chunk, softmax,         the compiled attention, from the threads down to one chunk of keys,
-partial, call, workspace        what it is told and what it works in
+partial, call, plan, workspace  what it is told and what it works in
 products                        its matrix products, by register_block (vectors) or tile_registers (AMX)
 operands, simd, exponential     the values it computes with
 arithmetic, llvm, compiler,     which instructions there are, how code is made of them and how it is run
-threads
+record, threads
 """
 
 from infer.kernels.cpu.activation import silu_and_mul
 from infer.kernels.cpu.capability import why_not
 from infer.kernels.cpu.layout import allocate_kv_cache
 from infer.kernels.cpu.paged_attention import paged_attention
-from infer.kernels.cpu.rms_norm import rms_norm
-from infer.kernels.cpu.rope import rotary_embedding
+from infer.kernels.cpu.rms_norm import add_rms_norm, rms_norm
+from infer.kernels.cpu.rotary_store_kv import rotary_store_kv
 from infer.kernels.cpu.store_kv import store_kv
 
 __all__ = [
+    "add_rms_norm",
     "allocate_kv_cache",
     "paged_attention",
     "rms_norm",
-    "rotary_embedding",
+    "rotary_store_kv",
     "silu_and_mul",
     "store_kv",
     "why_not",

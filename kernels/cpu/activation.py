@@ -7,17 +7,17 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
+import torch
 from numpy import float32
 
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled, record_of
+from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
 from infer.kernels.cpu.llvm import LANES
-from infer.kernels.cpu.operands import element_bytes, load_elements, store_elements
+from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
+from infer.kernels.cpu.record import take_unit
 from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
-from infer.kernels.cpu.simd import add, divide, exp2, maximum, multiply, splat, take_number
+from infer.kernels.cpu.simd import add, divide, exp2, maximum, multiply, splat
 
 if TYPE_CHECKING:
-    import torch
-
     from infer.kernels.cpu.arithmetic import Arithmetic
 
 _MINUS_LOG2_E = float32(-math.log2(math.e))
@@ -35,18 +35,17 @@ class Gate(NamedTuple):
     gate_row_bytes: int
     up_row_bytes: int
     num_rows: int
-    num_taken: int
 
 
 def silu_and_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """The size of a row must be a multiple of 16."""
     size = gate.shape[-1]
     assert size % LANES == 0, size
-    gates, ups = gate.view(-1, size), up.view(-1, size)
-    output = gate.new_empty(gate.shape)
+    output = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    gates, ups = gate.flatten(0, -2), up.flatten(0, -2)
     addresses = (gates.data_ptr(), ups.data_ptr(), output.data_ptr())
-    row_bytes = (gates.stride(0) * gate.itemsize, ups.stride(0) * up.itemsize)
-    run_rows(_worker, gate.dtype, len(gates), (*addresses, size, *row_bytes))
+    row_bytes = (gates.stride()[0] * gates.itemsize, ups.stride()[0] * ups.itemsize)
+    run_rows(_worker, gate.dtype, gate.numel() // size, (*addresses, size, *row_bytes))
     return output
 
 
@@ -55,7 +54,7 @@ def _worker(arithmetic: Arithmetic) -> Worker:
     def work(call: Any) -> None:
         _activate(arithmetic, numba.carray(call, 1)[0])
 
-    return compile_worker(work, record_of(Gate))
+    return compile_worker(work, Gate)
 
 
 @compiled
@@ -64,7 +63,7 @@ def _activate(arithmetic: Any, call: Any) -> None:
     row_bytes = call.size * element_bytes(arithmetic)
     one = splat(float32(1.0))
     while True:
-        first = take_number(call.num_taken) * ROWS_AT_ONCE
+        first = take_unit(call) * ROWS_AT_ONCE
         if first >= call.num_rows:
             return
         for row in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
@@ -74,8 +73,7 @@ def _activate(arithmetic: Any, call: Any) -> None:
                 # In this order a NaN stays one.
                 elements = maximum(splat(_LOWEST), load_elements(arithmetic, gate + offset))
                 decay = exp2(multiply(elements, splat(_MINUS_LOG2_E)))
-                # Through memory, which rounds to the elements' type, as the definition does before the product.
-                store_elements(arithmetic, divide(elements, add(one, decay)), target + offset)
-                activated = load_elements(arithmetic, target + offset)
+                # Rounded before the product, as the definition has it.
+                activated = round_elements(arithmetic, divide(elements, add(one, decay)))
                 product = multiply(activated, load_elements(arithmetic, up + offset))
                 store_elements(arithmetic, product, target + offset)

@@ -9,12 +9,13 @@ import numba
 
 from infer.kernels.cpu.call import CHUNKS, MERGE, Call, Rows
 from infer.kernels.cpu.chunk import attend_chunk, first_visible, number_tiles
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled, record_of
+from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, operand_bytes, store_operands
 from infer.kernels.cpu.partial import clear, merge, write_output
 from infer.kernels.cpu.products import begin_products, end_products
-from infer.kernels.cpu.simd import load_int32, take_number
+from infer.kernels.cpu.record import take_thread, take_unit
+from infer.kernels.cpu.simd import load_int32
 from infer.kernels.cpu.workspace import CHUNK, Workspace, partial_at, partial_bytes, workspace_at
 
 if TYPE_CHECKING:
@@ -26,15 +27,15 @@ def attention_worker(arithmetic: Arithmetic) -> Worker:
     def attend(call: Any) -> None:
         _attend(arithmetic, numba.carray(call, 1)[0])
 
-    return compile_worker(attend, record_of(Call))
+    return compile_worker(attend, Call)
 
 
 @compiled
 def _attend(arithmetic: Any, call: Call) -> None:
-    space = workspace_at(call, call.workspaces + take_number(call.num_started) * call.workspace_bytes)
+    space = workspace_at(call, call.workspaces + take_thread(call) * call.workspace_bytes)
     begin_products(arithmetic)
     unit, partials = 0, call.partials
-    mine = take_number(call.num_taken)
+    mine = take_unit(call)
     # Sequences with many queries come last, and their last queries see most keys: begun first, nobody waits for them.
     for sequence in range(call.num_seqs - 1, -1, -1):
         first_token = load_int32(call.query_start_loc + sequence * 4)
@@ -54,7 +55,7 @@ def _attend(arithmetic: Any, call: Call) -> None:
                     if unit // call.units_at_once == mine:
                         _attend_unit(arithmetic, call, rows, chunk, chunk + step, space, partials)
                         if (unit + 1) % call.units_at_once == 0:
-                            mine = take_number(call.num_taken)
+                            mine = take_unit(call)
                     unit += 1
                     partials += step * partial_bytes(call)
     end_products(arithmetic)

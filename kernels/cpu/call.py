@@ -23,11 +23,15 @@ class Call(NamedTuple):
     key_cache: int
     value_cache: int
     output: int
-    block_table: int
-    query_start_loc: int
-    seq_lens: int
     sinks: int
     """float32 `[num_heads]` in units of log 2, or 0 where there are none."""
+    scale: float
+    """Brings scores into units of log 2, so that weights are powers of two. `softcap` is in these units, too."""
+    softcap: float
+    block_table: int
+    """From here on the fields are the same for all layers of one shape: see `Plan`."""
+    query_start_loc: int
+    seq_lens: int
     num_seqs: int
     max_blocks: int
     num_kv_heads: int
@@ -37,17 +41,11 @@ class Call(NamedTuple):
     value_head_dim: int
     block_size: int
     sliding_window: int
-    scale: float
-    """Brings scores into units of log 2, so that weights are powers of two. `softcap` is in these units, too."""
-    softcap: float
     queries_at_once: int
     """Queries in a span, at most."""
     phase: int = WHOLE
     units_at_once: int = 1
     """Units that a thread takes together."""
-    num_started: int = 0
-    """Of an int64: the threads that have begun; and of another, how often units were taken."""
-    num_taken: int = 0
     workspaces: int = 0
     """Memory of the threads, one behind the other."""
     workspace_bytes: int = 0

@@ -6,17 +6,19 @@ kept lies in a folder named by a digest of all sources here: a new version never
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numba
-import numpy as np
 from numba import types
 from numba.extending import register_jitable
+
+from infer.kernels.cpu.record import Layout, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,17 +33,11 @@ class Worker:
 
     code: Any
     """Numba's handle, which keeps the machine code alive."""
-    record: np.dtype[np.void]
-
-    @property
-    def address(self) -> int:
-        return int(self.code.address)
-
-
-def record_of(fields: type[tuple[Any, ...]]) -> np.dtype[np.void]:
-    """A named tuple of int and float, as compiled code sees it: int64 and float32."""
-    kinds = get_type_hints(fields)
-    return np.dtype([(name, np.float32 if kind is float else np.int64) for name, kind in kinds.items()], align=True)
+    layout: Layout
+    """Of the record."""
+    address: int
+    function: Callable[[Any], None]
+    """The code at `address`, to be called with the record's."""
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
@@ -51,16 +47,18 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
     return part
 
 
-def compile_worker(work: Callable[[Any], None], record: np.dtype[np.void]) -> Worker:
-    """`work` is given a pointer to a `record`. What it closes over are constants of the code."""
-    signature = types.void(types.CPointer(numba.from_dtype(record)))
+def compile_worker(work: Callable[[Any], None], fields: type[tuple[Any, ...]]) -> Worker:
+    """`work` is given a pointer to a record of `fields`. What it closes over are constants of the code."""
+    layout = layout_of(fields)
+    signature = types.void(types.CPointer(numba.from_dtype(layout.dtype)))
     folder = _cache_folder()
     given = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = folder or given
     try:
-        return Worker(numba.cfunc(signature, cache=folder is not None, error_model="numpy")(work), record)
+        code = numba.cfunc(signature, cache=folder is not None, error_model="numpy")(work)
     finally:
         numba.config.CACHE_DIR = given
+    return Worker(code, layout, code.address, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address))
 
 
 @functools.cache

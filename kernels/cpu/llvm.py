@@ -17,6 +17,7 @@ LANES = 16
 """Float32 lanes of a vector: one 512-bit register, or two of 256."""
 
 VOID = ir.VoidType()
+BIT = ir.IntType(1)
 FLOAT = ir.FloatType()
 INT8 = ir.IntType(8)
 INT16 = ir.IntType(16)

@@ -48,8 +48,15 @@ def depth_of_step(builder: ir.IRBuilder, arithmetic: Arithmetic) -> ir.Value:
 def load_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, address: ir.Value) -> ir.Value:
     if arithmetic.has_float32_elements:
         return load_from(builder, lanes(FLOAT), address)
-    bits = builder.zext(load_from(builder, lanes(INT16), address), lanes(INT32))
-    return builder.bitcast(builder.shl(bits, constant(INT32, 16)), lanes(FLOAT))
+    return _widened(builder, load_from(builder, lanes(INT16), address))
+
+
+@arithmetic_instruction(VECTOR, result=VECTOR)
+def round_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value) -> ir.Value:
+    """What storing and loading the elements would make of them."""
+    if arithmetic.has_float32_elements:
+        return vector
+    return _widened(builder, builder.bitcast(_rounded(builder, arithmetic, vector), lanes(INT16)))
 
 
 @arithmetic_instruction(VECTOR, types.int64, result=types.void)
@@ -73,3 +80,8 @@ def _rounded(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value) ->
     quiet_nan = constant(INT32, 0x7FC0)
     is_nan = builder.fcmp_unordered("uno", vector, vector)
     return builder.trunc(builder.select(is_nan, quiet_nan, rounded), lanes(INT16))
+
+
+def _widened(builder: ir.IRBuilder, halves: ir.Value) -> ir.Value:
+    bits = builder.shl(builder.zext(halves, lanes(INT32)), constant(INT32, 16))
+    return builder.bitcast(bits, lanes(FLOAT))

@@ -1,4 +1,4 @@
-"""rms_norm on a CPU: what it computes is said in `infer.kernels.rms_norm`."""
+"""rms_norm and add_rms_norm on a CPU: what they compute is said in `infer.kernels.rms_norm`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numba
 import torch
 from numpy import float32
 
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled, record_of
+from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
 from infer.kernels.cpu.llvm import LANES
-from infer.kernels.cpu.operands import element_bytes, load_elements, store_elements
+from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
+from infer.kernels.cpu.record import take_unit
 from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
-from infer.kernels.cpu.simd import multiply, multiply_add, splat, sum_of_lanes, take_number
+from infer.kernels.cpu.simd import add, multiply, multiply_add, splat, sum_of_lanes
 
 if TYPE_CHECKING:
     from infer.kernels.cpu.arithmetic import Arithmetic
@@ -24,52 +25,86 @@ class Norm(NamedTuple):
     """One call. Tensors are addresses."""
 
     hidden: int
+    residual: int
+    """Added to `hidden` first, if it is not 0; `total` is their sum."""
+    total: int
     weight: int
     output: int
     size: int
     eps: float
     num_rows: int
-    num_taken: int
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The size of a row must be a multiple of 16."""
-    size = hidden.shape[-1]
-    assert size % LANES == 0, size
     hidden = hidden.contiguous()
     output = torch.empty_like(hidden)
-    addresses = (hidden.data_ptr(), weight.data_ptr(), output.data_ptr())
-    run_rows(_worker, hidden.dtype, hidden.numel() // size, (*addresses, size, eps))
+    _run(hidden, 0, 0, weight, eps, output)
     return output
+
+
+def add_rms_norm(
+    hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The size of a row must be a multiple of 16."""
+    hidden, residual = hidden.contiguous(), residual.contiguous()
+    total, output = torch.empty_like(hidden), torch.empty_like(hidden)
+    _run(hidden, residual.data_ptr(), total.data_ptr(), weight, eps, output)
+    return total, output
+
+
+def _run(
+    hidden: torch.Tensor, residual: int, total: int, weight: torch.Tensor, eps: float, output: torch.Tensor
+) -> None:
+    size = hidden.shape[-1]
+    assert size % LANES == 0, size
+    addresses = (hidden.data_ptr(), residual, total, weight.data_ptr(), output.data_ptr())
+    run_rows(_worker, hidden.dtype, hidden.numel() // size, (*addresses, size, eps))
 
 
 @functools.cache
 def _worker(arithmetic: Arithmetic) -> Worker:
     def work(call: Any) -> None:
-        _normalise(arithmetic, numba.carray(call, 1)[0])
+        _normalise_rows(arithmetic, numba.carray(call, 1)[0])
 
-    return compile_worker(work, record_of(Norm))
+    return compile_worker(work, Norm)
 
 
 @compiled
-def _normalise(arithmetic: Any, call: Any) -> None:
-    step = LANES * element_bytes(arithmetic)
+def _normalise_rows(arithmetic: Any, call: Any) -> None:
     row_bytes = call.size * element_bytes(arithmetic)
     while True:
-        first = take_number(call.num_taken) * ROWS_AT_ONCE
+        first = take_unit(call) * ROWS_AT_ONCE
         if first >= call.num_rows:
             return
         for row in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
-            source, target = call.hidden + row * row_bytes, call.output + row * row_bytes
-            squares = splat(float32(0.0))
-            for offset in range(0, row_bytes, step):
-                elements = load_elements(arithmetic, source + offset)
-                squares = multiply_add(elements, elements, squares)
-            mean = sum_of_lanes(squares) / float32(call.size)
-            scale = splat(float32(1.0) / float32(math.sqrt(mean + call.eps)))
-            for offset in range(0, row_bytes, step):
-                # Through memory, which rounds to the elements' type, as the definition does before the weight.
-                store_elements(arithmetic, multiply(load_elements(arithmetic, source + offset), scale), target + offset)
-                normalised = load_elements(arithmetic, target + offset)
-                weight = load_elements(arithmetic, call.weight + offset)
-                store_elements(arithmetic, multiply(normalised, weight), target + offset)
+            source = call.hidden + row * row_bytes
+            if call.residual != 0:
+                total = call.total + row * row_bytes
+                _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
+                source = total
+            _normalise(arithmetic, call, source, call.output + row * row_bytes)
+
+
+@compiled
+def _add(arithmetic: Any, left: int, right: int, total: int, row_bytes: int) -> None:
+    for offset in range(0, row_bytes, LANES * element_bytes(arithmetic)):
+        elements = add(load_elements(arithmetic, left + offset), load_elements(arithmetic, right + offset))
+        store_elements(arithmetic, elements, total + offset)
+
+
+@compiled
+def _normalise(arithmetic: Any, call: Any, source: int, target: int) -> None:
+    step = LANES * element_bytes(arithmetic)
+    row_bytes = call.size * element_bytes(arithmetic)
+    squares = splat(float32(0.0))
+    for offset in range(0, row_bytes, step):
+        elements = load_elements(arithmetic, source + offset)
+        squares = multiply_add(elements, elements, squares)
+    mean = sum_of_lanes(squares) / float32(call.size)
+    scale = splat(float32(1.0) / float32(math.sqrt(mean + call.eps)))
+    for offset in range(0, row_bytes, step):
+        # Rounded before the weight, as the definition has it.
+        normalised = round_elements(arithmetic, multiply(load_elements(arithmetic, source + offset), scale))
+        weight = load_elements(arithmetic, call.weight + offset)
+        store_elements(arithmetic, multiply(normalised, weight), target + offset)

@@ -10,12 +10,15 @@ from numba.extending import models, register_model
 
 from infer.kernels.cpu.exponential import emit_exp2, emit_tanh
 from infer.kernels.cpu.llvm import (
+    BIT,
     FLOAT,
     INT16,
     INT32,
     INT64,
     LANES,
+    VOID,
     broadcast,
+    call,
     fma,
     instruction,
     lanes,
@@ -143,8 +146,27 @@ def copy_word(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None
 
 
 @instruction(types.int64, types.int64, result=types.void)
-def copy_half_word(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
-    store_to(builder, load_from(builder, INT16, source), target)
+def copy_lanes(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    store_to(builder, load_from(builder, lanes(INT32), source), target)
+
+
+@instruction(types.int64, types.int64, types.int64, result=types.void)
+def spread_half_words(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, high: ir.Value) -> None:
+    """Stores sixteen 16-bit words into the upper (`high` is not 0) or lower halves of sixteen 32-bit words. The other
+    halves are not even read: another thread may be writing them."""
+    with builder.if_else(builder.icmp_signed("!=", high, INT64(0))) as (upper, lower):
+        for half, begin in enumerate((lower, upper)):
+            with begin:
+                _store_every_other(builder, source, target, half)
+
+
+def _store_every_other(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, first: int) -> None:
+    halves = load_from(builder, lanes(INT16), source)
+    order = ir.Constant(ir.VectorType(INT32, 2 * LANES), [INT32(index // 2) for index in range(2 * LANES)])
+    spread = builder.shuffle_vector(halves, ir.Constant(lanes(INT16), ir.Undefined), order)
+    mask = ir.Constant(ir.VectorType(BIT, 2 * LANES), [BIT(index % 2 == first) for index in range(2 * LANES)])
+    pointer = builder.inttoptr(target, spread.type.as_pointer())
+    call(builder, "llvm.masked.store.v32i16.p0", VOID, spread, pointer, INT32(1), mask)
 
 
 @instruction(types.int64, types.int64, types.int64, result=types.void)
@@ -152,9 +174,3 @@ def copy_masked(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, mask:
     """Copies sixteen 32-bit words, of each only the bits of `mask`."""
     kept = broadcast(builder, builder.trunc(mask, INT32))
     store_to(builder, builder.and_(load_from(builder, lanes(INT32), source), kept), target)
-
-
-@instruction(types.int64, result=types.int64)
-def take_number(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """The int64 at `address`, which becomes one larger: every thread gets another one."""
-    return builder.atomic_rmw("add", builder.inttoptr(address, INT64.as_pointer()), INT64(1), "monotonic")

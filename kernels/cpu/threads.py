@@ -10,7 +10,6 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -18,31 +17,31 @@ if TYPE_CHECKING:
 
     from infer.kernels.cpu.compiler import Worker
 
-Record = np.ndarray[Any, np.dtype[np.void]]
 
-
-def run(worker: Worker, call: Record, num_threads: int) -> None:
-    """Returns when all threads have. The worker divides the work among them by what it finds in `call`."""
-    assert call.dtype == worker.record, call.dtype
+def run(worker: Worker, fields: tuple[float, ...], num_threads: int) -> None:
+    """Returns when all threads have. The worker divides the work among them by the counters of its record."""
+    packed = worker.layout.pack(*fields)
+    call = _buffer_type(len(packed)).from_buffer_copy(packed)
     if num_threads == 1:
-        _function(worker)(call.ctypes.data)
+        worker.function(call)
     elif (parallel := _openmp_parallel()) is not None:
-        parallel(worker.address, call.ctypes.data, num_threads, 0)
+        parallel(worker.address, call, num_threads, 0)
     else:
         run_on_own_threads(worker, call, num_threads)
 
 
-def run_on_own_threads(worker: Worker, call: Record, num_threads: int) -> None:
+def run_on_own_threads(worker: Worker, call: ctypes.Array[ctypes.c_char], num_threads: int) -> None:
     """For a torch whose OpenMP library does not take work from others."""
-    list(_own_threads().map(_function(worker), [call.ctypes.data] * num_threads))
-
-
-def _function(worker: Worker) -> Callable[[int], None]:
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(worker.address)
+    list(_own_threads().map(worker.function, [call] * num_threads))
 
 
 @functools.cache
-def _openmp_parallel() -> Callable[[int, int, int, int], None] | None:
+def _buffer_type(num_bytes: int) -> type[ctypes.Array[ctypes.c_char]]:
+    return ctypes.c_char * num_bytes
+
+
+@functools.cache
+def _openmp_parallel() -> Callable[[int, Any, int, int], None] | None:
     """GOMP_parallel(function, argument, num_threads, flags): what GCC compiles `#pragma omp parallel` to. Looked up
     among the libraries that torch itself is linked to, since a process may hold several OpenMP libraries."""
     try:

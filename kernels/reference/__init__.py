@@ -3,8 +3,16 @@
 from infer.kernels.reference.activation import silu_and_mul
 from infer.kernels.reference.kv_cache import allocate_kv_cache
 from infer.kernels.reference.paged_attention import paged_attention
-from infer.kernels.reference.rms_norm import rms_norm
-from infer.kernels.reference.rope import rotary_embedding
+from infer.kernels.reference.rms_norm import add_rms_norm, rms_norm
+from infer.kernels.reference.rotary_store_kv import rotary_store_kv
 from infer.kernels.reference.store_kv import store_kv
 
-__all__ = ["allocate_kv_cache", "paged_attention", "rms_norm", "rotary_embedding", "silu_and_mul", "store_kv"]
+__all__ = [
+    "add_rms_norm",
+    "allocate_kv_cache",
+    "paged_attention",
+    "rms_norm",
+    "rotary_store_kv",
+    "silu_and_mul",
+    "store_kv",
+]

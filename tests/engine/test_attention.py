@@ -19,9 +19,9 @@ def build(config):
 def test_probe_reads_shapes_and_windows_of_every_layer():
     config = make_config("gemma2")
     assert probe_layers(build(config), config) == [
-        LayerSpec(2, 16, 16, 24),
-        LayerSpec(2, 16, 16, 0),
-        LayerSpec(2, 16, 16, 24),
+        LayerSpec(2, 32, 32, 24),
+        LayerSpec(2, 32, 32, 0),
+        LayerSpec(2, 32, 32, 24),
     ]
 
 

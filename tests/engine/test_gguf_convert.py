@@ -32,7 +32,7 @@ def convert(tmp_path):
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
 def test_conversion_keeps_every_logit_of_a_float32_file(convert, model_type):
     # The loader derives qwen2's head_dim from the width, and takes the usual one for qwen3's.
-    settings = {"llama": {}, "qwen2": {"hidden_size": 64}, "qwen3": {"head_dim": 128}}[model_type]
+    settings = {"llama": {}, "qwen2": {"hidden_size": 128}, "qwen3": {"head_dim": 128}}[model_type]
     model, directory, _ = convert(model_type, **settings)
     converted = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
     assert converted.dtype is torch.float32

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from infer.kernels.cpu import compiler
-from infer.kernels.cpu.compiler import Worker, compile_worker, record_of
+from infer.kernels.cpu.compiler import Worker, compile_worker
 from infer.kernels.cpu.simd import store_float, store_int64
 from infer.kernels.cpu.threads import run
 
@@ -35,12 +35,12 @@ def compile_constant(constant: int) -> Worker:
     def work(call: Any) -> None:
         store_int64(constant, numba.carray(call, 1)[0].target)
 
-    return compile_worker(work, record_of(Store))
+    return compile_worker(work, Store)
 
 
 def result_of(worker: Worker) -> int:
     target = np.zeros(1, np.int64)
-    run(worker, np.array(Store(target.ctypes.data, 0.0), worker.record), 1)
+    run(worker, Store(target.ctypes.data, 0.0), 1)
     return int(target[0])
 
 
@@ -74,17 +74,13 @@ def test_worker_is_compiled_where_nothing_can_be_kept(monkeypatch: pytest.Monkey
     compiler._cache_folder.cache_clear()
 
 
-def test_record_has_the_fields_of_the_tuple() -> None:
-    assert record_of(Store) == np.dtype([("target", np.int64), ("factor", np.float32)], align=True)
-
-
 @pytest.mark.usefixtures("cache")
 def test_worker_reads_floats_as_float32() -> None:
     def work(call: Any) -> None:
         store = numba.carray(call, 1)[0]
         store_float(store.factor, store.target)
 
-    worker = compile_worker(work, record_of(Store))
+    worker = compile_worker(work, Store)
     target = np.zeros(1, np.float32)
-    run(worker, np.array(Store(target.ctypes.data, 0.1), worker.record), 1)
+    run(worker, Store(target.ctypes.data, 0.1), 1)
     assert target[0] == np.float32(0.1)

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from infer.kernels.cpu.compiler import Worker, compile_worker, record_of
+from infer.kernels.cpu.compiler import Worker, compile_worker
 from infer.kernels.cpu.simd import exp2, load, store, tanh
 from infer.kernels.cpu.threads import run
 
@@ -25,7 +25,7 @@ def apply(worker: Worker, source: np.ndarray) -> np.ndarray:
     padded = np.resize(source, -(-len(source) // 16) * 16).astype(np.float32)
     target = np.full_like(padded, np.nan)
     call = Map(padded.ctypes.data, target.ctypes.data, padded.nbytes)
-    run(worker, np.array(call, worker.record), 1)
+    run(worker, call, 1)
     return target[: len(source)]
 
 
@@ -36,7 +36,7 @@ def exp2_worker() -> Worker:
         for offset in range(0, job.num_bytes, 64):
             store(exp2(load(job.source + offset)), job.target + offset)
 
-    return compile_worker(work, record_of(Map))
+    return compile_worker(work, Map)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def tanh_worker() -> Worker:
         for offset in range(0, job.num_bytes, 64):
             store(tanh(load(job.source + offset)), job.target + offset)
 
-    return compile_worker(work, record_of(Map))
+    return compile_worker(work, Map)
 
 
 def test_exp2_is_within_two_units_in_the_last_place(exp2_worker) -> None:

@@ -32,7 +32,7 @@ _COMMON: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 32,
     "max_position_embeddings": 512,
     "initializer_range": 0.2,
     "bos_token_id": 0,

@@ -1,0 +1,52 @@
+"""The way of keys and values into slots of the cache, one token at one KV head at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infer.kernels.cpu.compiler import compiled
+from infer.kernels.cpu.layout import TILE
+from infer.kernels.cpu.llvm import LANES
+from infer.kernels.cpu.operands import depth_of_step
+from infer.kernels.cpu.simd import copy_lanes, copy_word, spread_half_words
+
+if TYPE_CHECKING:
+    import torch
+
+
+def with_whole_heads(tensor: torch.Tensor) -> torch.Tensor:
+    """Tokens and heads may lie in any order, as they do in a transposed view; the elements of a head side by side."""
+    return tensor if tensor.stride()[2] == 1 else tensor.contiguous()
+
+
+def address_and_strides(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Of a tensor `[num_tokens, num_heads, size]`: bytes from a token to the next one, and from a head."""
+    token_stride, head_stride, _ = tensor.stride()
+    return tensor.data_ptr(), token_stride * tensor.itemsize, head_stride * tensor.itemsize
+
+
+@compiled
+def tile_of(call: Any, slot: int, kv_head: int) -> int:
+    """The number of the tile in which the slot lies. Its lane there is `slot % TILE`."""
+    block, in_block = slot // call.block_size, slot % call.block_size
+    tile: int = (block * call.num_kv_heads + kv_head) * (call.block_size // TILE) + in_block // TILE
+    return tile
+
+
+@compiled
+def store_key(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
+    num_words = call.head_dim // depth_of_step(arithmetic)
+    target = call.key_cache + (tile * num_words * TILE + lane) * 4
+    for word in range(num_words):
+        copy_word(source + word * 4, target + word * TILE * 4)
+
+
+@compiled
+def store_value(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
+    depth = depth_of_step(arithmetic)
+    target = call.value_cache + (tile * (TILE // depth) + lane // depth) * call.value_head_dim * 4
+    for column in range(0, call.value_head_dim, LANES):
+        if depth == 1:
+            copy_lanes(source + column * 4, target + column * 4)
+        else:
+            spread_half_words(source + column * 2, target + column * 4, lane % 2)
