@@ -1,7 +1,7 @@
 """JobConfig: what a run was asked to do, checked as far as the flags alone allow, then frozen.
 
 A flag wins over its `INFER_*` environment variable, which wins over the default; typer has settled that before the
-values arrive here.
+values arrive here. What excludes what is settled here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING
 import orjson
 
 from infer.cli.errors import UsageError
+from infer.cli.flags import flag
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
 from infer.engine.sampling_params import SamplingParams
+from infer.io.paths import input_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
 _PROMPT_FLAGS = ("prompt_column", "prompt", "prompt_file", "messages_column")
+_EXCLUSIVE = (_PROMPT_FLAGS, ("raw", "system"), ("raw", "messages_column"))
+"""Of each group a run has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,14 @@ class JobConfig:
     """Failed rows do not change the exit code."""
 
 
-def job_config(flags: Mapping[str, Any]) -> JobConfig:
-    """The config of a command line, given its values by parameter name.
+def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ()) -> JobConfig:
+    """The config of a command line, given its values by parameter name, and the names whose values are a variable's.
 
     Raises:
         UsageError: flags that contradict each other or do not parse.
         ConfigError: an engine setting that cannot work.
     """
+    flags = _without_overruled(flags, from_environment)
     inputs = tuple(flags["inputs"])
     if flags["limit"] is not None and flags["limit"] < 1:
         raise UsageError(f"--limit must be at least 1: {flags['limit']}")
@@ -79,8 +84,12 @@ def default_output(inputs: Sequence[str]) -> str:
 
     Raises:
         UsageError: not one file, but several, a directory, a glob or standard input.
+        InputError: no file matches the glob.
     """
     path = Path(inputs[0])
+    if has_magic(inputs[0]):
+        # Where nothing matches, that is what is wrong.
+        input_files(inputs)
     if len(inputs) > 1 or inputs[0] == "-" or path.is_dir() or (has_magic(inputs[0]) and not path.exists()):
         raise UsageError(f"no output name follows from the input: {' '.join(inputs)}", "name one with -o OUT.parquet")
     if path.suffix in (".gz", ".zst"):
@@ -88,20 +97,30 @@ def default_output(inputs: Sequence[str]) -> str:
     return str(path.with_suffix(".infer.parquet"))
 
 
+def _without_overruled(flags: Mapping[str, Any], from_environment: Collection[str]) -> dict[str, Any]:
+    """A flag wins over the variables of the flags that it excludes, too."""
+    overruled = set()
+    for group in _EXCLUSIVE:
+        given = {name for name in group if flags[name] not in (None, False)}
+        if given - set(from_environment):
+            overruled |= given & set(from_environment)
+    return {name: None if name in overruled else value for name, value in flags.items()}
+
+
 def _prompt(flags: Mapping[str, Any]) -> PromptSpec:
-    given = [_flag(name) for name in _PROMPT_FLAGS if flags[name] is not None]
+    given = [flag(name) for name in _PROMPT_FLAGS if flags[name] is not None]
     if len(given) > 1:
         raise UsageError(f"a row has one prompt, given are {len(given)}: {', '.join(given)}", "leave one of them")
     if flags["raw"]:
         for name in ("system", "messages_column"):
             if flags[name] is not None:
-                raise UsageError(f"{_flag(name)} needs the chat template that --raw leaves out", "drop one of the two")
+                raise UsageError(f"{flag(name)} needs the chat template that --raw leaves out", "drop one of the two")
     return PromptSpec(
         prompt_column=flags["prompt_column"],
         prompt=flags["prompt"] if flags["prompt_file"] is None else _read_template(flags["prompt_file"]),
         messages_column=flags["messages_column"],
         system=flags["system"],
-        raw=flags["raw"],
+        raw=bool(flags["raw"]),
     )
 
 
@@ -123,7 +142,7 @@ def _sampling(flags: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or value is False or value in ((), []):
             continue
         parse = _SAMPLING_PARSERS.get(name)
-        given[name] = value if parse is None else parse(_flag(name), value)
+        given[name] = value if parse is None else parse(flag(name), value)
     # Values out of range stop the job here, not after the model is loaded.
     SamplingParams(**given)
     return given
@@ -135,34 +154,30 @@ def _engine(flags: Mapping[str, Any]) -> EngineConfig:
     return EngineConfig(**settings, memory_utilization=flags["gpu_memory_utilization"])
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _parse_names(flag: str, text: str) -> tuple[str, ...]:
+def _parse_names(option: str, text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise UsageError(f"{flag} takes names separated by commas: {text!r}")
+        raise UsageError(f"{option} takes names separated by commas: {text!r}")
     return names
 
 
-def _parse_token_ids(flag: str, text: str) -> tuple[int, ...]:
+def _parse_token_ids(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(token_id) for token_id in text.split(","))
     except ValueError as error:
-        raise UsageError(f"{flag} takes token ids separated by commas: {text!r}") from error
+        raise UsageError(f"{option} takes token ids separated by commas: {text!r}") from error
 
 
-def _parse_strings(_flag: str, values: Sequence[str]) -> tuple[str, ...]:
+def _parse_strings(_option: str, values: Sequence[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _parse_logit_bias(flag: str, text: str) -> dict[int, float]:
+def _parse_logit_bias(option: str, text: str) -> dict[int, float]:
     try:
         bias = orjson.loads(text)
         return {int(token_id): float(value) for token_id, value in bias.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"""{flag} takes a JSON object like {{"50256": -100}}: {text}""") from error
+        raise UsageError(f"""{option} takes a JSON object like {{"50256": -100}}: {text}""") from error
 
 
 _SAMPLING_PARSERS: dict[str, Callable[[str, Any], object]] = {

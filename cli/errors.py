@@ -10,13 +10,14 @@ a bug of ours.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infer.engine.errors import ConfigError, ModelError
-from infer.io.errors import InputError, OutputExistsError, StorageError
+from infer.io.errors import InputError, OutputExistsError, OutputNameError, StorageError
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -59,6 +60,7 @@ class StandardOutputError(CommandError):
 _EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (UsageError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
+    (OutputNameError, ExitCode.USAGE),
     (InputError, ExitCode.INPUT),
     (OutputExistsError, ExitCode.REFUSED),
     (StorageError, ExitCode.STORAGE),
@@ -85,7 +87,7 @@ def error_message(error: Exception) -> str:
         return _lines(f"error: out of memory: {error}".removesuffix(": "), hint=hint)
     if exit_code(error) is ExitCode.BUG:
         return _bug_message(error)
-    return _lines(f"error: {error}", hint=getattr(error, "hint", ""))
+    return _lines(f"error: {_message(error)}", hint=getattr(error, "hint", ""))
 
 
 def usage_message(error: TyperException) -> str:
@@ -98,7 +100,27 @@ def usage_message(error: TyperException) -> str:
     # typer has no public class for errors that know where on the command line they were found.
     context = getattr(error, "ctx", None)
     hint = "" if context is None else f"{context.command_path} --help"
-    return _lines(f"error: {message[:1].lower()}{message[1:]}", hint=hint)
+    return _lines(f"error: {message[:1].lower()}{message[1:]}{_variable(error, context)}", hint=hint)
+
+
+def _variable(error: TyperException, context: Any) -> str:
+    """The environment variable that the wrong value came from: it is not on the command line to be seen."""
+    name = getattr(getattr(error, "param", None), "name", None)
+    if context is None or name is None or not context.auto_envvar_prefix:
+        return ""
+    variable = f"{context.auto_envvar_prefix}_{name.upper()}"
+    source = context.get_parameter_source(name)
+    is_from_it = source is not None and source.name == "ENVIRONMENT" and variable in os.environ
+    return f", {variable} is {os.environ[variable]!r:.80}" if is_from_it else ""
+
+
+def _message(error: Exception) -> str:
+    if not isinstance(error, ConfigError):
+        return str(error)
+    # Imported here: it knows all settings, and the help page needs none.
+    from infer.cli.flags import with_flags
+
+    return with_flags(str(error))
 
 
 def _lines(*lines: str, hint: str) -> str:

@@ -7,6 +7,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`"""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def rate(tokens_per_second: float) -> str:
     return f"{count(tokens_per_second)} tok/s"
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from infer.cli.display import open_view
 from infer.cli.errors import ExitCode, InterruptError
+from infer.cli.figures import counted
 from infer.cli.job_rows import JobRows, RowSampling, RunCounts
 from infer.cli.prompt import PromptBuilder
 from infer.cli.report import RunSeconds, RunSummary, print_report
@@ -53,6 +54,8 @@ class JobEngine(EngineProtocol, Protocol):
 
     def describe(self) -> list[str]: ...
 
+    def check_sampling_params(self, params: SamplingParams) -> None: ...
+
     def fit_cache(self, num_requests: int | None, max_request_tokens: int | None) -> str: ...
 
     def stats(self) -> EngineStats: ...
@@ -81,7 +84,7 @@ def run_job(config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine] = 
         summary = _run(config, load, counts, console)
     except KeyboardInterrupt as interrupt:
         raise InterruptError(
-            f"interrupted after {counts.rows_done:,} rows",
+            f"interrupted after {counted(counts.rows_done, 'row')}",
             "nothing was kept: the output appears when all rows are done, and the next run begins at the first",
         ) from interrupt
     print_report(console, summary, counts.failures.counts())
@@ -139,6 +142,7 @@ def _run(
         engine = load(config.engine, say)
         loaded = perf_counter()
         defaults = replace(engine.default_sampling_params, **config.sampling)
+        engine.check_sampling_params(defaults)
         for line in (*plan.source.notes, *engine.describe(), f"sampling: {describe(defaults)}, seed {config.seed}"):
             say(line)
         handler = JobRows(
@@ -163,6 +167,7 @@ def _run(
                 model=engine.model_name,
                 input_name=" ".join(config.inputs),
                 output_name=config.output,
+                completion_tokens_done=counts.completion_tokens,
             )
 
         with open_view(console, snapshot) as view:

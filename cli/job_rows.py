@@ -46,15 +46,18 @@ class RowSampling:
     row_params: RowParams | None
     """None: every row has the defaults."""
     seed: int
+    """Mixed with the row's position: rows of the same seed draw apart, whether it is the job's or in a column."""
 
     def request(self, row: Row, prompt_token_ids: Sequence[int]) -> Request:
         """The request of `row`.
 
         Raises:
-            RequestError: `invalid_input`, a sampling parameter of its own that cannot be.
+            RequestError: `invalid_input`, a sampling parameter or a seed of its own that cannot be.
         """
-        params = self.defaults if self.row_params is None else self.row_params.sampling_params(row, self.defaults)
-        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(self.seed, row.index, 0))
+        params, seed = self.defaults, self.seed
+        if self.row_params is not None:
+            params, seed = self.row_params.sampling_params(row, params), self.row_params.seed(row, seed)
+        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(seed, row.index, 0))
 
 
 class JobRows:

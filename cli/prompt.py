@@ -57,6 +57,8 @@ class PromptSpec:
         """
         spec = self if self.columns else self._with_usual_column(schema.names)
         check_columns(spec.columns, schema)
+        if spec.prompt is not None:
+            _check_is_writable(spec.columns, schema)
         if (name := spec.prompt_column) is not None and not _is_text(schema.field(name).type):
             raise UsageError(
                 f"--prompt-column must be text, {name} is {schema.field(name).type}",
@@ -68,7 +70,8 @@ class PromptSpec:
 
     def _with_usual_column(self, names: Sequence[str]) -> PromptSpec:
         for name in _USUAL_COLUMNS:
-            if name in names:
+            # Messages need the chat template.
+            if name in names and not (self.raw and name == "messages"):
                 return replace(self, messages_column=name) if name == "messages" else replace(self, prompt_column=name)
         raise UsageError(
             f"no prompt was asked for, and no column is named {' or '.join(_USUAL_COLUMNS)}: {', '.join(names)}",
@@ -193,6 +196,19 @@ def _is_text(type_: pa.DataType) -> bool:
     # A column of nulls only is an error of its rows, each for itself.
     is_text: bool = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
     return is_text or types.is_null(type_)
+
+
+def _check_is_writable(names: Iterable[str], schema: pa.Schema) -> None:
+    for name in names:
+        if _is_binary(schema.field(name).type):
+            raise UsageError(f"a template takes columns that can be written as text, {name} is binary")
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    if types.is_dictionary(type_):
+        return _is_binary(type_.value_type)
+    is_binary: bool = types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_)
+    return is_binary or types.is_binary_view(type_)
 
 
 def _is_list_or_text(type_: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from tqdm import tqdm
 
-from infer.cli.figures import count, percent, rate
+from infer.cli.figures import count, counted, percent, rate
 from infer.cli.terminal import safe
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _headline(summary: RunSummary) -> Text:
     is_published = summary.output is not None
     parts: list[str | tuple[str, str]] = [
         ("done" if is_published else "stopped", "bold green" if is_published else "bold yellow"),
-        f"  {count(summary.rows)} rows in {tqdm.format_interval(summary.seconds.total)}",
+        f"  {counted(summary.rows, 'row')} in {tqdm.format_interval(summary.seconds.total)}",
     ]
     if summary.rows_resumed:
         parts.append(f", {count(summary.rows_resumed)} of them resumed")
@@ -145,7 +145,9 @@ def _failures(failures: Sequence[FailureCount]) -> Iterator[Text]:
     rows_width = max(len(count(failure.rows)) for failure in failures)
     for code, failure in zip(codes, failures, strict=True):
         yield Text.assemble(
-            (f"  {count(failure.rows):>{rows_width}} {code:<{code_width}}", "red"), f"  {safe(failure.example)}"
+            (f"  {count(failure.rows):>{rows_width}} {code:<{code_width}}", "red"),
+            "  first: " if failure.rows > 1 else "  ",
+            safe(failure.example),
         )
 
 

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
     from infer.io.row import Row
 
+_SEED = "seed"
+
 
 class RowParams:
-    """Reads a row's own sampling parameters. `columns` are those of the input that count as such.
+    """Reads a row's own sampling parameters and seed. `columns` are those of the input that count as such.
 
     Raises:
         UsageError: the input has no such column.
     """
 
     def __init__(self, column_names: Iterable[str]) -> None:
-        names = [each.name for each in fields(SamplingParams)]
+        names = [*(each.name for each in fields(SamplingParams)), _SEED]
         self.columns = tuple(name for name in column_names if name in names)
         if not self.columns:
             raise UsageError(
@@ -36,12 +38,25 @@ class RowParams:
         Raises:
             RequestError: `invalid_input`, a value of the wrong kind or out of range.
         """
-        values = {name: row.get(name) for name in self.columns}
+        values = {name: row.get(name) for name in self.columns if name != _SEED}
         overrides = {name: _READERS.get(name, _same)(value) for name, value in values.items() if value is not None}
         try:
             return replace(defaults, **overrides) if overrides else defaults  # type: ignore[arg-type]
         except ConfigError as error:
             raise RequestError("invalid_input", str(error)) from error
+
+    def seed(self, row: Row, default: int) -> int:
+        """`default`, or what `row` says instead.
+
+        Raises:
+            RequestError: `invalid_input`, it is no whole number.
+        """
+        value = _whole(row.get(_SEED)) if _SEED in self.columns else None
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise RequestError("invalid_input", f"seed must be a whole number: {value!r:.80}")
+        return value
 
 
 def _same(value: object) -> object:

@@ -33,7 +33,10 @@ _report = partial(_option, rich_help_panel="Report")
 
 def run_command(
     context: typer.Context,
-    inputs: Annotated[list[str], _input(metavar="INPUT", help="Parquet or JSONL files; several are one data set")],
+    inputs: Annotated[
+        list[str],
+        _input(metavar="INPUT", help="Parquet or JSONL files, several as one; - is JSONL piped in"),
+    ],
     limit: Annotated[int | None, _rows(metavar="N", help="only the first N rows")] = None,
     prompt_column: Annotated[str | None, _prompt(metavar="NAME", help="the column that holds the prompt")] = None,
     prompt: Annotated[
@@ -96,7 +99,7 @@ def run_command(
         bool, _fitted(help="lay weights out once, on a CPU [default: on]")
     ] = _DEFAULT.prepack_linears,
     fuse_kernels: Annotated[
-        bool, _fitted(help="norms and activations as one kernel, on a CPU [default: on]")
+        bool, _fitted(help="layers as fewer kernels, on a CPU [default: on]")
     ] = _DEFAULT.fuse_kernels,
     block_size: Annotated[int, _engine(metavar="N", help="tokens in a cache block")] = _DEFAULT.block_size,
     num_blocks: Annotated[int | None, _fitted(metavar="N", help="blocks in the cache")] = None,
@@ -119,7 +122,14 @@ def run_command(
     from infer.cli.config import job_config
     from infer.cli.job import run_job
 
-    summary = run_job(job_config(context.params))
+    summary = run_job(job_config(context.params, names_from_environment(context)))
     if json:
         print_summary(summary.to_json())
     raise typer.Exit(summary.exit_code)
+
+
+def names_from_environment(context: typer.Context) -> set[str]:
+    """Of the parameters whose values are `INFER_*` variables'."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    # By name: typer's own enumeration is not public.
+    return {name for name, source in sources.items() if source is not None and source.name == "ENVIRONMENT"}

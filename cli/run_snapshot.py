@@ -24,3 +24,5 @@ class RunSnapshot:
     model: str
     input_name: str
     output_name: str
+    completion_tokens_done: int = 0
+    """Of the finished rows alone."""

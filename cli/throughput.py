@@ -14,7 +14,8 @@ class Throughput:
 
     Token rates are over the last `window_seconds`, or since the previous snapshot where those come more seldom. The
     time left is from the mean since the first one: rows finish in waves as large as the batch, and a window shorter
-    than a wave would make it jump.
+    than a wave would make it jump. Work is counted in generated tokens, so that rows which are nearly done count nearly
+    whole; a row that is not done is taken to become as long as those that are.
     """
 
     def __init__(self, first: RunSnapshot, window_seconds: float = 10.0) -> None:
@@ -41,11 +42,15 @@ class Throughput:
     @property
     def seconds_left(self) -> float | None:
         """None before the first row is done, or without knowing how many there are."""
-        rows = self._last.rows_done - self._first.rows_done
+        first, last = self._first, self._last
+        rows = last.rows_done - first.rows_done
         if self._rows_total is None or rows <= 0:
             return None
-        seconds_a_row = (self._last.seconds - self._first.seconds) / rows
-        return seconds_a_row * max(0, self._rows_total - self._last.rows_done)
+        done, left = float(rows), float(self._rows_total - last.rows_done)
+        if last.completion_tokens_done:
+            done = max(last.completion_tokens - first.completion_tokens, last.completion_tokens_done)
+            left = left * last.completion_tokens_done / rows - (done - last.completion_tokens_done)
+        return (last.seconds - first.seconds) * max(0.0, left) / done
 
     def _per_second(self, tokens: int) -> float:
         seconds = self._last.seconds - self._recent[0].seconds
@@ -59,8 +64,15 @@ class _Sample(NamedTuple):
     rows_done: int
     prompt_tokens: int
     completion_tokens: int
+    completion_tokens_done: int
 
 
 def _sample(snapshot: RunSnapshot) -> _Sample:
     stats = snapshot.stats
-    return _Sample(snapshot.seconds, snapshot.rows_done, stats.prompt_tokens_total, stats.completion_tokens_total)
+    return _Sample(
+        snapshot.seconds,
+        snapshot.rows_done,
+        stats.prompt_tokens_total,
+        stats.completion_tokens_total,
+        snapshot.completion_tokens_done,
+    )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
-from infer.engine.errors import RequestError
+from infer.engine.errors import ConfigError, RequestError
 from infer.engine.fitting import choose_backend, choose_device, fit_model_len, num_step_bytes
-from infer.engine.fusion import fuse_kernels, prepack_linears
+from infer.engine.fusion import fuse_kernels
 from infer.engine.generation import Generation
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
 from infer.engine.kv_cache_manager import KVCacheManager
@@ -18,6 +18,7 @@ from infer.engine.memory import available_bytes
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.phase_timer import PhaseTimer
+from infer.engine.prepack import prepack_linears
 from infer.engine.request import Completion, Request
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
@@ -93,6 +94,17 @@ class Engine:
             lines.append(self._backend.fallback_reason)
         return lines
 
+    def check_sampling_params(self, params: SamplingParams) -> None:
+        """What only the model can tell of parameters that are meant for many requests.
+
+        Raises:
+            ConfigError: they name a token that the model does not have.
+        """
+        try:
+            self._sampler.row(params, prompt_token_ids=(), output_token_ids=(), seed=0)
+        except RequestError as error:
+            raise ConfigError(str(error)) from error
+
     def fit_cache(self, num_requests: int | None = None, max_request_tokens: int | None = None) -> str:
         """Allocate the KV cache for so many requests of at most so many tokens, prompt and output; None is not known.
 
@@ -120,7 +132,7 @@ class Engine:
         self._scheduler = Scheduler(config, manager)
         self._runner = ModelRunner(self._model, allocate_kv_cache(spec, num_blocks, self._backend, self._device))
         size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
-        return f"kv cache: {num_blocks:,} blocks of {config.block_size} tokens, {size}"
+        return f"kv cache: {num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens, {size}"
 
     @property
     def scheduler(self) -> Scheduler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 MIN_TEMPERATURE = 1e-5
 """Below it sampling is greedy: dividing logits by less overflows float32, and the draw would be the same."""
 
+
+_MAX_LOGPROBS = 1000
+"""Of a position: what a row reports is held until it is written, and a whole vocabulary of it would not fit memory."""
 
 _GREATEST = 3e38
 """Of the finite numbers in float32, in which logits are worked on."""
@@ -88,16 +92,16 @@ def from_generation_config(generation_config: Mapping[str, object]) -> SamplingP
 
 
 def describe(params: SamplingParams) -> str:
-    """One line for people: greedy or the temperature, then what differs from the default."""
+    """One line for people: greedy or the temperature, the greatest length, then what differs from the default."""
     first = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
-    without_effect = {"temperature", *(("top_p", "top_k", "min_p") if params.is_greedy else ())}
+    without_effect = {"temperature", "max_tokens", *(("top_p", "top_k", "min_p") if params.is_greedy else ())}
     default = SamplingParams()
     changed = [
         f"{each.name} {getattr(params, each.name)!r}"
         for each in fields(params)
         if each.name not in without_effect and getattr(params, each.name) != getattr(default, each.name)
     ]
-    return ", ".join([first, *changed])
+    return ", ".join([first, f"max_tokens {params.max_tokens}", *changed])
 
 
 def _is_number(low: float, high: float, *, above_low: bool = False) -> Callable[[object], bool]:
@@ -109,8 +113,8 @@ def _is_number(low: float, high: float, *, above_low: bool = False) -> Callable[
     return check
 
 
-def _is_int_from(low: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+def _is_int_from(low: int, high: float = math.inf) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _are_texts(value: object) -> bool:
@@ -127,22 +131,25 @@ def _is_logit_bias(value: object) -> bool:
 
 
 _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
-    "temperature": (_is_number(0, _GREATEST), "a number, at least 0"),
+    "temperature": (_is_number(0, _GREATEST), "a finite number, at least 0"),
     "top_p": (_is_number(0, 1, above_low=True), "a number above 0 and at most 1"),
     # vLLM's -1 for "all" is accepted.
     "top_k": (_is_int_from(-1), "a whole number, at least 1, or 0 for all"),
     "min_p": (_is_number(0, 1), "a number from 0 to 1"),
     "presence_penalty": (_is_number(-2, 2), "a number from -2 to 2"),
     "frequency_penalty": (_is_number(-2, 2), "a number from -2 to 2"),
-    "repetition_penalty": (_is_number(0, _GREATEST, above_low=True), "a number above 0"),
-    "stop": (_are_texts, "a sequence of texts, none of them empty"),
+    "repetition_penalty": (_is_number(0, _GREATEST, above_low=True), "a finite number above 0"),
+    "stop": (_are_texts, "texts, none of them empty"),
     "stop_token_ids": (_are_token_ids, "a sequence of token ids"),
     "max_tokens": (_is_int_from(1), "a whole number, at least 1"),
     "min_tokens": (_is_int_from(0), "a whole number, at least 0"),
     "ignore_eos": (lambda value: isinstance(value, bool), "true or false"),
-    "logprobs": (lambda value: value is None or _is_int_from(0)(value), "a whole number, at least 0"),
+    "logprobs": (
+        lambda value: value is None or _is_int_from(0, _MAX_LOGPROBS)(value),
+        f"a whole number from 0 to {_MAX_LOGPROBS}",
+    ),
     "logit_bias": (_is_logit_bias, "token ids with numbers from -100 to 100"),
-    "bad_words": (_are_texts, "a sequence of texts, none of them empty"),
+    "bad_words": (_are_texts, "texts, none of them empty"),
     "allowed_token_ids": (
         lambda value: value is None or (bool(value) and _are_token_ids(value)),
         "a sequence of at least one token id",

@@ -2,6 +2,7 @@
 
     DataError
     |- InputError (ValueError)           the input cannot be used as a whole: missing, unreadable, no such column
+    |- OutputNameError (ValueError)      the output's name stands for no format
     |- OutputExistsError (FileExistsError)   the output name is taken, or is the input
     `- StorageError (OSError)            the disk is full, read-only or failing
 
@@ -21,6 +22,10 @@ class DataError(Exception):
 
 class InputError(DataError, ValueError):
     """The input cannot be used."""
+
+
+class OutputNameError(DataError, ValueError):
+    """The output's name stands for no format."""
 
 
 class OutputExistsError(DataError, FileExistsError):

@@ -89,6 +89,15 @@ class JsonType:
             return pa.struct([(name, field.arrow_type()) for name, field in self._fields.items()])
         return _SCALARS.get(frozenset(self._seen), pa.string())
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether values of different kinds, or too many kinds of objects, became JSON text, here or further in."""
+        if self._seen == {list} and self._items is not None:
+            return self._items.is_mixed
+        if self._seen == {dict} and self._fields:
+            return any(field.is_mixed for field in self._fields.values())
+        return self.converter() is _to_json_text
+
     def converter(self) -> Converter | None:
         """Makes a value ready for `pyarrow.array`; None where every value is so already."""
         if self._seen == {list} and self._items is not None:

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 _MAX_BLOCK_ROWS = 512
 _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS = 10_000
+_MAX_LISTED = 8
 _READ_BUFFER_BYTES = 1 << 20
+_OTHER_FORMATS = {
+    b"PAR1": "it is Parquet, which is read from files named .parquet, not from standard input",
+    b"\x1f\x8b": "it is compressed: name the file with .gz, or decompress it with gzip -dc",
+    b"\x28\xb5\x2f\xfd": "it is compressed: name the file with .zst, or decompress it with zstd -dc",
+}
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -62,6 +68,10 @@ class JsonlSource:
             self._parts.append(part)
             self.num_rows += part.num_rows
         self.schema = pa.schema([(name, type_.arrow_type()) for name, type_ in self._types.items()])
+        mixed = [name for name, type_ in self._types.items() if type_.is_mixed]
+        if mixed:
+            listed = ", ".join(mixed[:_MAX_LISTED]) + (", ..." if len(mixed) > _MAX_LISTED else "")
+            self.notes = (f"values of several types, written to Parquet as JSON text: {listed}",)
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows in order, each with the values of `columns`.
@@ -76,6 +86,8 @@ class JsonlSource:
         num_rows = num_bytes = 0
         with reading(file.name), file.open() as stream:
             for line in islice(read_lines(stream), limit):
+                if num_rows == 0:
+                    _check_is_text(line, file.name)
                 num_rows += 1
                 num_bytes = line.end
                 try:
@@ -193,6 +205,12 @@ def _row(index: int, line: Line, block: JsonBlock, file_name: str) -> Row:
         return Row(index, block, block.append(_parse(line)))
     except InvalidLineError as error:
         return Row(index, None, error=RowError("invalid_input", f"{file_name}:{line.number}: {error}"))
+
+
+def _check_is_text(first: Line, file_name: str) -> None:
+    for magic, hint in _OTHER_FORMATS.items():
+        if (first.text or b"").startswith(magic):
+            raise InputError(f"this is no JSONL: {file_name}", hint)
 
 
 def _parse(line: Line) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from infer.io import storage
-from infer.io.errors import InputError, OutputExistsError
+from infer.io.errors import OutputExistsError, OutputNameError
 from infer.io.jsonl_writer import JsonlWriter
 from infer.io.parquet_writer import ParquetWriter
 from infer.io.paths import STANDARD_INPUT, FileFormat, input_files
@@ -37,7 +37,7 @@ class OutputFile:
 
     Raises:
         OutputExistsError: the name is taken and `overwrite` is not set, or it is one of `inputs`, by whatever path.
-        InputError: the name stands for no output format.
+        OutputNameError: the name stands for no output format.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ def _writer_class(path: Path) -> type[ParquetWriter] | type[JsonlWriter]:
     if path.suffix.lower() in FileFormat.JSONL.value:
         return JsonlWriter
     suffixes = " ".join(suffix for known in FileFormat for suffix in known.value)
-    raise InputError(f"unknown output format: {path.name}", f"formats: {suffixes}")
+    raise OutputNameError(f"unknown output format: {path.name}", f"formats: {suffixes}")
 
 
 def _check_is_no_input(path: Path, inputs: Iterable[str | Path]) -> None:

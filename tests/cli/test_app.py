@@ -62,6 +62,14 @@ def test_version_is_printed(capsys):
     assert versions["torch"] == version("torch")
 
 
+def test_wrong_value_of_a_variable_is_shown_with_its_name(monkeypatch, capsys):
+    monkeypatch.setenv("INFER_MAX_TOKENS", "abc")
+    assert main(["run", "in.jsonl"]) == 2
+    assert ", INFER_MAX_TOKENS is 'abc'\n" in capsys.readouterr().err
+    assert main(["run", "in.jsonl", "--max-tokens", "xyz"]) == 2
+    assert "INFER_MAX_TOKENS" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["models", "--help"], ["--version"]])
 def test_help_imports_nothing_heavy(command):
     script = (
@@ -87,7 +95,7 @@ def test_help_imports_nothing_heavy(command):
         ),
         (
             ["run", "a.jsonl", "--temperature", "-1"],
-            "error: temperature must be a number, at least 0: -1.0\n",
+            "error: --temperature must be a finite number, at least 0: -1.0\n",
         ),
     ],
 )

@@ -9,14 +9,17 @@ from infer.cli.app import app
 from infer.cli.config import JobConfig, default_output, job_config
 from infer.cli.errors import UsageError
 from infer.cli.prompt import PromptSpec
+from infer.cli.run import names_from_environment
 from infer.engine.config import EngineConfig
 from infer.engine.errors import ConfigError
+from infer.io.errors import InputError
 
 
 def parse(*arguments: str) -> JobConfig:
     """The config of `infer run` with these arguments, read by the command itself."""
     command = typer.main.get_command(app).commands["run"]
-    return job_config(command.make_context("run", list(arguments)).params)
+    context = command.make_context("run", list(arguments))
+    return job_config(context.params, names_from_environment(context))
 
 
 def usage_error(*arguments: str) -> tuple[str, str]:
@@ -124,6 +127,18 @@ def test_flag_wins_over_environment_and_environment_over_default(monkeypatch):
     assert config.sampling == {"temperature": 0.0}
 
 
+def test_flag_wins_over_the_variables_of_flags_that_it_excludes(monkeypatch):
+    monkeypatch.setenv("INFER_PROMPT_COLUMN", "body")
+    monkeypatch.setenv("INFER_SYSTEM", "Be kind")
+    assert parse("a.jsonl").prompt == PromptSpec(prompt_column="body", system="Be kind")
+    assert parse("a.jsonl", "--prompt", "Say {text}").prompt == PromptSpec(prompt="Say {text}", system="Be kind")
+    assert parse("a.jsonl", "--raw").prompt == PromptSpec(prompt_column="body", raw=True)
+    monkeypatch.setenv("INFER_RAW", "1")
+    assert parse("a.jsonl", "--system", "Be brief").prompt == PromptSpec(prompt_column="body", system="Be brief")
+    # Two variables that exclude each other are a mistake still.
+    assert usage_error("a.jsonl")[0] == "--system needs the chat template that --raw leaves out"
+
+
 def test_seed_is_drawn_where_none_is_given():
     assert parse("a.jsonl").seed != parse("a.jsonl").seed
 
@@ -147,8 +162,15 @@ def test_output_is_named_after_the_input(name, output):
     assert default_output([name]) == output
 
 
+def test_glob_without_a_match_is_what_is_wrong():
+    with pytest.raises(InputError, match=r"no file matches: part-\*\.parquet"):
+        default_output(["part-*.parquet"])
+
+
 @pytest.mark.parametrize("inputs", [["a.parquet", "b.parquet"], ["part-*.parquet"], ["."], ["-"]])
-def test_output_must_be_named_where_the_input_is_not_one_file(inputs):
+def test_output_must_be_named_where_the_input_is_not_one_file(inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "part-1.parquet").touch()
     with pytest.raises(UsageError) as caught:
         default_output(inputs)
     assert str(caught.value) == f"no output name follows from the input: {' '.join(inputs)}"
@@ -189,8 +211,8 @@ def test_flag_that_does_not_parse_is_a_usage_error(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--temperature", "-1"), "temperature must be a number, at least 0: -1.0"),
-        (("--stop", ""), "stop must be a sequence of texts, none of them empty: ('',)"),
+        (("--temperature", "-1"), "temperature must be a finite number, at least 0: -1.0"),
+        (("--stop", ""), "stop must be texts, none of them empty: ('',)"),
         (("--max-num-seqs", "0"), "max_num_seqs must be at least 1: 0"),
         (("--gpu-memory-utilization", "2"), "memory_utilization must be above 0 and at most 1: 2.0"),
     ],

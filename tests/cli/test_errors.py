@@ -9,7 +9,7 @@ import torch
 
 from infer.cli.errors import InterruptError, UsageError, error_message, exit_code
 from infer.engine.errors import ConfigError, ModelError, RequestError
-from infer.io.errors import InputError, OutputExistsError, StorageError
+from infer.io.errors import InputError, OutputExistsError, OutputNameError, StorageError
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from infer.io.errors import InputError, OutputExistsError, StorageError
     [
         (UsageError("m"), 2),
         (ConfigError("m"), 2),
+        (OutputNameError("m"), 2),
         (InputError("m"), 4),
         (OutputExistsError("m"), 5),
         (StorageError("m"), 7),
@@ -48,6 +49,22 @@ def test_message_makes_control_characters_visible():
 def test_interruption_is_not_called_an_error():
     assert error_message(InterruptError("interrupted after 3 rows", "nothing was kept")) == (
         "interrupted after 3 rows\nhint: nothing was kept"
+    )
+
+
+def test_settings_of_the_engine_are_called_by_their_flags():
+    assert error_message(ConfigError("memory_utilization must be above 0 and at most 1: 2.0")) == (
+        "error: --gpu-memory-utilization must be above 0 and at most 1: 2.0"
+    )
+    assert error_message(ConfigError("stop must be texts, none of them empty: ('',)")) == (
+        "error: --stop must be texts, none of them empty: ('',)"
+    )
+    assert error_message(ConfigError("min_tokens must be at most max_tokens, 3: 4")) == (
+        "error: --min-tokens must be at most --max-tokens, 3: 4"
+    )
+    # A word of the message that is a setting, too.
+    assert error_message(ConfigError("no such device, the model and its seed: x")) == (
+        "error: no such device, the model and its seed: x"
     )
 
 

@@ -22,7 +22,7 @@ from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
 from infer.engine.errors import ConfigError, ModelError
-from infer.io.errors import InputError, OutputExistsError
+from infer.io.errors import InputError, OutputExistsError, OutputNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +120,18 @@ def test_row_has_its_own_sampling_parameters_and_its_own_seed(tmp_path):
     assert requests[0].seed != requests[1].seed
 
 
+def test_parameters_that_the_model_refuses_stop_the_job_before_its_rows(tmp_path):
+    source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
+
+    class SmallVocabulary(EchoEngine):
+        def check_sampling_params(self, params: Any) -> None:
+            raise ConfigError(f"allowed_token_ids must be below the vocabulary size, 10: {params.allowed_token_ids[0]}")
+
+    with pytest.raises(ConfigError, match="vocabulary size, 10: 11"):
+        run(source, tmp_path / "out.jsonl", SmallVocabulary(), sampling={"allowed_token_ids": (11,)})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
 def test_logprobs_are_a_column_where_they_are_asked_for(tmp_path):
     source = write_jsonl(tmp_path / "in.jsonl", {"text": "ab"}, {"text": ""})
     run(source, tmp_path / "out.parquet", sampling={"logprobs": 1})
@@ -171,7 +183,7 @@ def test_run_says_what_it_does_on_standard_error(tmp_path, capsys):
         ({"prompt": PromptSpec(prompt="{txt}")}, InputError, "no such column: txt"),
         ({"keep": ("idd",)}, InputError, "no such column: idd"),
         ({"row_params": True}, UsageError, "--row-params finds no column named like a sampling parameter"),
-        ({"output": "out.xlsx"}, InputError, "unknown output format: out.xlsx"),
+        ({"output": "out.xlsx"}, OutputNameError, "unknown output format: out.xlsx"),
         ({"inputs": ("missing.jsonl",)}, InputError, "no such file: missing.jsonl"),
     ],
 )

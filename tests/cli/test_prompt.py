@@ -220,6 +220,22 @@ def test_column_of_another_type_is_refused_as_a_prompt_and_taken_by_a_template(t
     assert PromptSpec(prompt="{year}").resolve(schema).columns == ("year",)
 
 
+@pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary(3), pa.binary_view()], ids=str)
+def test_binary_column_of_a_template_stops_the_job(type_):
+    schema = pa.schema([("image", type_), ("text", pa.string())])
+    with pytest.raises(UsageError, match="can be written as text, image is binary"):
+        PromptSpec(prompt="{text} {image}").resolve(schema)
+    assert PromptSpec(prompt="{text}").resolve(schema).columns == ("text",)
+
+
+def test_raw_run_takes_no_messages_for_its_prompt():
+    messages = ("messages", pa.list_(pa.string()))
+    with_text = PromptSpec(raw=True).resolve(pa.schema([messages, ("text", pa.string())]))
+    assert with_text.prompt_column == "text"
+    with pytest.raises(UsageError, match="no prompt was asked for"):
+        PromptSpec(raw=True).resolve(pa.schema([messages]))
+
+
 def test_messages_column_of_numbers_is_refused():
     with pytest.raises(UsageError, match=r"^--messages-column must be a list of messages, x is int64$"):
         PromptSpec(messages_column="x").resolve(pa.schema([("x", pa.int64())]))

@@ -67,7 +67,7 @@ def test_report_counts_failures_with_an_example_and_says_what_to_do() -> None:
         "  generated    154,000 tokens    810 tok/s  26.3 rows/s\n"
         "  time                190.2 s               and 2.1 s to load the model\n"
         "  preemptions              12               70,000 tokens computed again\n"
-        "  1,200 prompt_too_long  in.jsonl:20: prompt has more tokens than max_model_len: 8,192\n"
+        "  1,200 prompt_too_long  first: in.jsonl:20: prompt has more tokens than max_model_len: 8,192\n"
         "      1 template_error   in.jsonl:9: [/foo] \\x1b]0;x\\x07 roles must alternate\n"
         "hint: failed rows are in the output too: error_code and error say why\n"
         "hint: 9% of the work was done twice for want of KV blocks; lower --max-num-seqs\n"

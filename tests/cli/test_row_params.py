@@ -36,6 +36,23 @@ def test_input_without_such_a_column_is_refused():
     assert caught.value.hint.startswith("the names are temperature, top_p, top_k, min_p, ")
 
 
+def test_row_has_a_seed_of_its_own_or_the_jobs():
+    seeds = RowParams(["seed", "max_tokens"])
+    assert seeds.columns == ("seed", "max_tokens")
+    assert seeds.seed(make_row(seed=7, max_tokens=3), 1) == 7
+    assert seeds.seed(make_row(seed=7.0, max_tokens=3), 1) == 7
+    assert seeds.seed(make_row(seed=None, max_tokens=3), 1) == 1
+    assert seeds.sampling_params(make_row(seed=7, max_tokens=3), DEFAULTS).max_tokens == 3
+    assert RowParams(["max_tokens"]).seed(make_row(max_tokens=3), 1) == 1
+
+
+@pytest.mark.parametrize("seed", ["7", 7.5, True])
+def test_seed_that_is_no_whole_number_is_an_error_of_its_row(seed):
+    with pytest.raises(RequestError, match="seed must be a whole number") as caught:
+        RowParams(["seed"]).seed(make_row(seed=seed), 1)
+    assert caught.value.code == "invalid_input"
+
+
 def test_row_overrides_what_it_names_and_keeps_the_rest():
     assert read(max_tokens=8, top_p=0.9) == SamplingParams(temperature=0.5, max_tokens=8, top_p=0.9)
 
@@ -74,10 +91,10 @@ def test_logit_bias_is_a_map_or_a_struct_with_nulls():
         ({"max_tokens": 1.5}, "max_tokens must be a whole number, at least 1: 1.5"),
         ({"max_tokens": float("inf")}, "max_tokens must be a whole number, at least 1: inf"),
         ({"max_tokens": True}, "max_tokens must be a whole number, at least 1: True"),
-        ({"temperature": "hot"}, "temperature must be a number, at least 0: 'hot'"),
-        ({"temperature": float("nan")}, "temperature must be a number, at least 0: nan"),
+        ({"temperature": "hot"}, "temperature must be a finite number, at least 0: 'hot'"),
+        ({"temperature": float("nan")}, "temperature must be a finite number, at least 0: nan"),
         ({"ignore_eos": 1}, "ignore_eos must be true or false: 1"),
-        ({"stop": ""}, "stop must be a sequence of texts, none of them empty: ('',)"),
+        ({"stop": ""}, "stop must be texts, none of them empty: ('',)"),
         ({"stop_token_ids": "3"}, "stop_token_ids must be a sequence of token ids: '3'"),
         ({"logit_bias": 3}, "logit_bias must be token ids with numbers from -100 to 100: 3"),
         ({"min_tokens": 65}, "min_tokens must be at most max_tokens, 64: 65"),

@@ -161,8 +161,15 @@ def test_stats_count_every_token_once(folder):
     assert stats.kv_cache_usage == 0.0
 
 
+def test_parameters_with_tokens_that_the_model_does_not_have_are_refused(folder):
+    engine = make_engine(folder)
+    engine.check_sampling_params(SamplingParams(stop_token_ids=(VOCAB_SIZE - 1,)))
+    with pytest.raises(ConfigError, match="stop_token_ids must be below the vocabulary size"):
+        engine.check_sampling_params(SamplingParams(stop_token_ids=(VOCAB_SIZE,)))
+
+
 def test_cache_line_says_how_many_blocks_of_how_many_tokens(folder):
-    assert make_engine(folder, num_blocks=40).fit_cache() == "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.5 MiB"
+    assert make_engine(folder, num_blocks=40).fit_cache() == "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.9 MiB"
 
 
 def test_model_line_says_what_runs_where(folder):

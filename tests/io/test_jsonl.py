@@ -33,6 +33,23 @@ def test_jsonl_reads_what_editors_and_windows_leave_behind(tmp_path: Path) -> No
     assert table_of(path) == [(0, {"n": 1}, None), (1, {"n": 2}, None), (2, {"n": "\u2028"}, None)]
 
 
+def test_jsonl_says_which_columns_become_json_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"a": 1, "b": "x", "c": {"d": 1}}\n{"a": "y", "b": null, "c": {"d": [2]}}\n')
+    assert open_source([path]).notes == ("values of several types, written to Parquet as JSON text: a, c",)
+    assert open_source([path], limit=1).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [(b"PAR1\x15\x04", "it is Parquet"), (gzip.compress(b"{}"), ".gz"), (b"\x28\xb5\x2f\xfd\x00", ".zst")],
+)
+def test_jsonl_that_is_another_format_is_named(tmp_path: Path, data: bytes, hint: str) -> None:
+    path = write(tmp_path / "a.jsonl", data)
+    with pytest.raises(InputError, match="this is no JSONL") as caught:
+        open_source([path])
+    assert hint in caught.value.hint
+
+
 def test_jsonl_bad_line_is_an_error_of_its_row(tmp_path: Path) -> None:
     bad = [b'{"n": 1,}', b"[1]", b"null", b'{"n": "\\ud835"}', b"[" * 100_000, b'{"n": NaN}', b"9" * 5000]
     path = write(tmp_path / "a.jsonl", b'\n{"n": 0}\n' + b"\n".join(bad) + b'\n{"n": 8}\n{"n": ')

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from infer.io.errors import InputError, OutputExistsError, StorageError
+from infer.io.errors import OutputExistsError, OutputNameError, StorageError
 from infer.io.publish import OutputFile
 from infer.io.reader import open_source
 from infer.io.row import Row
@@ -55,7 +55,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def error_of(path: Path, *, overwrite: bool = False, inputs: list[str | Path] | None = None) -> tuple[str, str]:
-    with pytest.raises((OutputExistsError, InputError)) as caught:
+    with pytest.raises((OutputExistsError, OutputNameError)) as caught:
         OutputFile(path, NO_INPUT, overwrite=overwrite, inputs=inputs or [])
     return str(caught.value), caught.value.hint
 

@@ -40,6 +40,9 @@ class EchoEngine:
     def describe(self) -> list[str]:
         return ["model echo"]
 
+    def check_sampling_params(self, params: SamplingParams) -> None:
+        pass
+
     def fit_cache(self, num_requests: int | None, max_request_tokens: int | None) -> str:
         self.fitted.append((num_requests, max_request_tokens))
         return "kv cache: none"
