@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infer.cli.errors import ExitCode, error_message, exit_code, usage_message
+from infer.cli.errors import ExitCode, UsageError, error_message, exit_code, usage_message
 from infer.cli.help import SectionedCommand
 from infer.cli.models import models_app
 from infer.cli.run import EPILOG, run_command
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     set_process_defaults()
     try:
+        set_up_logging()
         code = app(args=arguments, prog_name="infer", standalone_mode=False)
     except typer.TyperException as error:
         _complain(usage_message(error))
@@ -65,6 +66,25 @@ def _complain(text: str) -> None:
     # Without a standard error, print would take standard output, which is for data.
     if sys.stderr is not None:
         print(text, file=sys.stderr)
+
+
+def set_up_logging() -> None:
+    """`INFER_LOG_LEVEL=debug` tells each decision of the scheduler in a line a step.
+
+    Raises:
+        UsageError: no such level.
+    """
+    name = os.environ.get("INFER_LOG_LEVEL")
+    if not name:
+        return
+    # Imported here: the help page needs none of it.
+    import logging
+
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise UsageError(f"INFER_LOG_LEVEL must be debug, info, warning or error: {name}")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s  %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    logging.getLogger("infer").setLevel(level)
 
 
 def set_process_defaults() -> None:

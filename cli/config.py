@@ -48,6 +48,8 @@ class JobConfig:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of SamplingParams that were asked for; the model's own defaults fill the rest."""
     engine: EngineConfig = field(default_factory=EngineConfig)
+    trace: str | None = None
+    """Where to write what each step decided."""
     allow_errors: bool = False
     """Failed rows do not change the exit code."""
 
@@ -75,6 +77,7 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
         row_params=flags["row_params"],
         sampling=_sampling(flags),
         engine=_engine(flags),
+        trace=flags["trace"],
         allow_errors=flags["allow_errors"],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ class RunView(Protocol):
 
 
 def open_view(console: Console, snapshot: Callable[[], RunSnapshot]) -> RunView:
-    return LiveView(console, snapshot) if can_redraw(console) else LineView(console, snapshot)
+    # Lines of a log would run through the picture.
+    is_logging = logging.getLogger("infer").isEnabledFor(logging.INFO)
+    return LiveView(console, snapshot) if can_redraw(console) and not is_logging else LineView(console, snapshot)
 
 
 class LiveView:

@@ -6,6 +6,7 @@ check what needs no model -> load the model -> fit its cache to the first rows -
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -13,21 +14,23 @@ from typing import TYPE_CHECKING, Protocol
 from rich.text import Text
 
 from infer.cli.display import open_view
-from infer.cli.errors import ExitCode, InterruptError
+from infer.cli.errors import ExitCode, InterruptError, UsageError
 from infer.cli.figures import counted
 from infer.cli.job_rows import JobRows, RowSampling, RunCounts
 from infer.cli.prompt import PromptBuilder
 from infer.cli.report import RunSeconds, RunSummary, print_report
 from infer.cli.result import ResultBuilder, result_schema
 from infer.cli.row_loop import EngineProtocol, RowLoop, Window
-from infer.cli.row_params import RowParams
+from infer.cli.row_params import PRIORITY, RowParams
 from infer.cli.run_snapshot import RunSnapshot
 from infer.cli.terminal import open_console, safe
+from infer.cli.trace import TRACE_SCHEMA, trace_record
 from infer.engine.sampling_params import describe
 from infer.io.errors import InputError
 from infer.io.publish import OutputFile
 from infer.io.reader import open_source
 from infer.io.schema import output_schema
+from infer.io.table_file import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from infer.engine.config import EngineConfig
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.stats import EngineStats
+    from infer.engine.step_record import StepRecord
     from infer.engine.tokenizer import Tokenizer
     from infer.io.reader import Source
 
@@ -51,6 +55,9 @@ class JobEngine(EngineProtocol, Protocol):
     model_name: str
     tokenizer: Tokenizer
     default_sampling_params: SamplingParams
+
+    @property
+    def last_step(self) -> StepRecord | None: ...
 
     def describe(self) -> list[str]: ...
 
@@ -98,8 +105,10 @@ class JobPlan:
     source: Source
     prompt: PromptSpec
     row_params: RowParams | None
+    has_priority: bool
     has_logprobs: bool
     output: OutputFile
+    trace: TableFile | None
     columns: tuple[str, ...]
     """What is read of the input: what is kept, and what the requests are made from."""
 
@@ -118,15 +127,20 @@ def plan_job(config: JobConfig) -> JobPlan:
     prompt = config.prompt.resolve(source.schema)
     row_params = RowParams(source.schema.names) if config.row_params else None
     param_columns = () if row_params is None else row_params.columns
+    has_priority = config.engine.scheduling_policy == "priority"
+    if has_priority and PRIORITY not in source.schema.names:
+        raise UsageError(f"--scheduling-policy priority needs a column of this name: {PRIORITY}")
     has_logprobs = "logprobs" in config.sampling or "logprobs" in param_columns
     schema = output_schema(source.schema, config.keep, result_schema(logprobs=has_logprobs), config.prefix)
     return JobPlan(
         source=source,
         prompt=prompt,
         row_params=row_params,
+        has_priority=has_priority,
         has_logprobs=has_logprobs,
         output=OutputFile(config.output, schema, inputs=config.inputs, overwrite=config.overwrite),
-        columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns])),
+        trace=None if config.trace is None else TableFile(config.trace, TRACE_SCHEMA, overwrite=config.overwrite),
+        columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns, *[PRIORITY] * has_priority])),
     )
 
 
@@ -147,7 +161,7 @@ def _run(
             say(line)
         handler = JobRows(
             PromptBuilder(plan.prompt, engine.tokenizer),
-            RowSampling(defaults, plan.row_params, config.seed),
+            RowSampling(defaults, plan.row_params, config.seed, plan.has_priority),
             ResultBuilder(engine.tokenizer, logprobs=plan.has_logprobs),
             plan.output,
             counts,
@@ -170,8 +184,14 @@ def _run(
                 completion_tokens_done=counts.completion_tokens,
             )
 
-        with open_view(console, snapshot) as view:
-            loop.run(view.update)
+        with open_view(console, snapshot) as view, plan.trace or nullcontext() as trace:
+
+            def on_step() -> None:
+                if trace is not None and engine.last_step is not None:
+                    trace.add(trace_record(engine.last_step, perf_counter() - loaded))
+                view.update()
+
+            loop.run(on_step)
     end = perf_counter()
     seconds = RunSeconds(load=loaded - begin, run=end - loaded, total=end - begin)
     return _summary(config, counts, engine.stats(), seconds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from infer.cli.report import FailureTally
+from infer.cli.row_params import read_priority
 from infer.engine.errors import RequestError
 from infer.engine.request import Request
 from infer.engine.seeding import derive_seed
@@ -47,17 +48,20 @@ class RowSampling:
     """None: every row has the defaults."""
     seed: int
     """Mixed with the row's position: rows of the same seed draw apart, whether it is the job's or in a column."""
+    has_priority: bool = False
+    """Whether rows say by a column which of them goes first."""
 
     def request(self, row: Row, prompt_token_ids: Sequence[int]) -> Request:
         """The request of `row`.
 
         Raises:
-            RequestError: `invalid_input`, a sampling parameter or a seed of its own that cannot be.
+            RequestError: `invalid_input`, a sampling parameter, a seed or a priority of its own that cannot be.
         """
         params, seed = self.defaults, self.seed
         if self.row_params is not None:
             params, seed = self.row_params.sampling_params(row, params), self.row_params.seed(row, seed)
-        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(seed, row.index, 0))
+        priority = read_priority(row) if self.has_priority else 0
+        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(seed, row.index, 0), priority)
 
 
 class JobRows:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from infer.io.row import Row
 
 _SEED = "seed"
+PRIORITY = "priority"
 
 
 class RowParams:
@@ -51,12 +52,25 @@ class RowParams:
         Raises:
             RequestError: `invalid_input`, it is no whole number.
         """
-        value = _whole(row.get(_SEED)) if _SEED in self.columns else None
-        if value is None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise RequestError("invalid_input", f"seed must be a whole number: {value!r:.80}")
-        return value
+        return _whole_number(_SEED, row, default) if _SEED in self.columns else default
+
+
+def read_priority(row: Row) -> int:
+    """From the column `priority`; null is 0.
+
+    Raises:
+        RequestError: `invalid_input`, it is no whole number.
+    """
+    return _whole_number(PRIORITY, row, 0)
+
+
+def _whole_number(name: str, row: Row, default: int) -> int:
+    value = _whole(row.get(name))
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError("invalid_input", f"{name} must be a whole number: {value!r:.80}")
+    return value
 
 
 def _same(value: object) -> object:

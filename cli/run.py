@@ -106,11 +106,26 @@ def run_command(
     gpu_memory_utilization: Annotated[
         float, _engine(metavar="X", help="share to fill, of RAM without a GPU")
     ] = _DEFAULT.memory_utilization,
-    scheduling_policy: Annotated[Literal["fcfs"], _engine(metavar="NAME", help="fcfs")] = _DEFAULT.scheduling_policy,
+    max_num_partial_prefills: Annotated[
+        int, _engine(metavar="N", help="most prompts a step leaves unfinished, 0: any")
+    ] = _DEFAULT.max_num_partial_prefills,
+    max_long_partial_prefills: Annotated[
+        int, _engine(metavar="N", help="most of these over the threshold, 0: any")
+    ] = _DEFAULT.max_long_partial_prefills,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], _engine(metavar="NAME", help="fcfs; priority: column priority, smaller first")
+    ] = _DEFAULT.scheduling_policy,
     preemption_mode: Annotated[
         Literal["recompute"], _fitted(metavar="NAME", help="recompute")
     ] = _DEFAULT.preemption_mode,
+    enable_admission_control: Annotated[
+        bool, _fitted(help="foresee the room for answers [default: on]")
+    ] = _DEFAULT.enable_admission_control,
+    preemption_victim: Annotated[
+        Literal["least-waste", "last"], _engine(metavar="NAME", help="who gives way: least-waste, last")
+    ] = _DEFAULT.preemption_victim,
     json: Annotated[bool, _report("--json", help="print one JSON object at the end")] = False,
+    trace: Annotated[str | None, _report(metavar="FILE", help="write what each step decided, as .parquet")] = None,
     allow_errors: Annotated[bool, _report("--allow-errors", help="exit 0 although rows failed")] = False,
 ) -> None:
     """Run a model over every row of INPUT.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from infer.engine.block import Block, FreeBlockQueue
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from infer.engine.block_hash import BlockHash
 
 NULL_BLOCK_ID = 0
+
+
+@dataclass(slots=True)
+class BlockEvents:
+    """Ids of blocks, in the order of what happened to them."""
+
+    given: list[int] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    """Those that nobody holds any more."""
+    evicted: list[int] = field(default_factory=list)
+    """Given, although they held a prefix."""
 
 
 class BlockPool:
@@ -33,6 +45,7 @@ class BlockPool:
         self._free = FreeBlockQueue(self._blocks[1:])
         self._cached: dict[bytes, list[Block]] = {}
         self._states = bytearray(num_blocks + 1)
+        self._events = BlockEvents()
 
     @property
     def num_free_blocks(self) -> int:
@@ -48,8 +61,11 @@ class BlockPool:
         assert num_blocks <= len(self._free), f"{num_blocks} blocks asked for, {len(self._free)} free"
         blocks = [self._free.popleft() for _ in range(num_blocks)]
         for block in blocks:
-            self.uncache(block)
+            if block.block_hash is not None:
+                self.uncache(block)
+                self._events.evicted.append(block.block_id)
             block.ref_cnt = 1
+            self._events.given.append(block.block_id)
             self._states[block.block_id] = USED
         return blocks
 
@@ -68,6 +84,7 @@ class BlockPool:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
                 self._free.append(block)
+                self._events.freed.append(block.block_id)
                 self._states[block.block_id] = FREE if block.block_hash is None else CACHED
             else:
                 self._states[block.block_id] = USED if block.ref_cnt == 1 else SHARED
@@ -95,6 +112,11 @@ class BlockPool:
             if block.block_hash.is_same_as(block_hash):
                 return block
         return None
+
+    def take_events(self) -> BlockEvents:
+        """What happened since this was last called."""
+        events, self._events = self._events, BlockEvents()
+        return events
 
     def check(self) -> None:
         """Verify every invariant of the pool; for tests, it walks all blocks."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from infer.engine.errors import ConfigError
 
+PreemptionVictim = Literal["least-waste", "last"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -37,8 +38,16 @@ class EngineConfig:
     """Overrides the fitted size of the cache."""
     memory_utilization: float = 0.9
     """Share of the memory (of the GPU, or of what is available to the process) that the run may fill."""
-    scheduling_policy: Literal["fcfs"] = "fcfs"
+    max_num_partial_prefills: int = 0
+    """Most prompts that a step may leave unfinished; 0 is no limit."""
+    max_long_partial_prefills: int = 0
+    """Of these, most that are longer than `long_prefill_token_threshold`, so that short prompts pass; 0 is no limit."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     preemption_mode: Literal["recompute"] = "recompute"
+    enable_admission_control: bool = True
+    """Begin a sequence only where there will be room for it until it ends, as far as can be foreseen."""
+    preemption_victim: PreemptionVictim = "least-waste"
+    """Of those that may have to give way: who loses least work, or who came last."""
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True
@@ -52,8 +61,13 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1: {value}")
-        if self.long_prefill_token_threshold < 0:
-            raise ConfigError(f"long_prefill_token_threshold must not be negative: {self.long_prefill_token_threshold}")
+        for name in ("long_prefill_token_threshold", "max_num_partial_prefills", "max_long_partial_prefills"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
+        if self.max_long_partial_prefills and not self.long_prefill_token_threshold:
+            raise ConfigError("max_long_partial_prefills needs long_prefill_token_threshold, which says what is long")
+        if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
+            raise ConfigError("long_prefill_token_threshold needs chunked prefill", hint="leave chunked prefill on")
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
         longest = self.max_model_len or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from infer.engine.prepack import prepack_linears
 from infer.engine.request import Completion, Request
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
-from infer.engine.scheduler import Scheduler
+from infer.engine.scheduler import Pause, Scheduler
 from infer.engine.sequence import Sequence
 from infer.engine.stats import EngineStats
 from infer.engine.tokenizer import Tokenizer
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.scheduler_output import SchedulerOutput
+    from infer.engine.step_record import StepRecord
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -81,7 +86,7 @@ class Engine:
         self._generations: dict[int, Generation] = {}
         self._scheduler: Scheduler | None = None
         self._runner: ModelRunner | None = None
-        self._num_steps = self._num_finished = self._num_prompt_tokens = self._num_completion_tokens = 0
+        self._num_finished = self._num_prompt_tokens = self._num_completion_tokens = 0
 
     def describe(self) -> list[str]:
         """What was loaded and on what it runs, a line each."""
@@ -165,7 +170,19 @@ class Engine:
 
     def abort_request(self, request_id: int) -> None:
         """Forget an unfinished request, in whatever state it is."""
-        self.scheduler.finish(self._generations.pop(request_id).sequence)
+        self.scheduler.abort(self._generations.pop(request_id).sequence)
+
+    @property
+    def last_step(self) -> StepRecord | None:
+        """What the last step decided; None before the first."""
+        return None if self._scheduler is None else self._scheduler.last_step
+
+    def pause(self, what: Pause = Pause.ALL) -> None:
+        """Let the next steps leave out `what`; a step that has nothing to do returns at once."""
+        self.scheduler.pause = what
+
+    def resume(self) -> None:
+        self.scheduler.pause = Pause.NOTHING
 
     def step(self) -> list[Completion]:
         """Advance the unfinished requests by one step of the model. Returns those that it finished."""
@@ -207,16 +224,16 @@ class Engine:
             num_requests_running=len(scheduler.running),
             num_requests_waiting=len(scheduler.waiting),
             num_requests_finished=self._num_finished,
-            num_preemptions_total=scheduler.num_preemptions_total,
+            num_preemptions_total=scheduler.counters.num_preemptions,
             num_blocks=manager.pool.num_blocks,
             block_size=manager.block_size,
             block_states=manager.pool.block_states(),
             prefix_cache_queries=manager.prefix_cache_queries,
             prefix_cache_hits=manager.prefix_cache_hits,
-            prompt_tokens_total=scheduler.prompt_tokens_total,
+            prompt_tokens_total=scheduler.counters.prompt_tokens,
             completion_tokens_total=self._num_completion_tokens,
-            tokens_wasted_total=scheduler.tokens_wasted_total,
-            num_steps=self._num_steps,
+            tokens_wasted_total=scheduler.counters.tokens_wasted,
+            num_steps=scheduler.num_steps,
             seconds=dict(self._timer.seconds),
         )
 
@@ -244,7 +261,7 @@ class Engine:
 
     def _update(self, output: SchedulerOutput, sampled: list[tuple[Sequence, SampledToken]]) -> list[Completion]:
         self.scheduler.update(output)
-        self._num_steps += 1
+        _logger.debug("%s", self.scheduler.last_step)
         self._num_completion_tokens += len(sampled)
         completions = []
         for sequence, token in sampled:

@@ -8,6 +8,8 @@ from infer.engine.block_hash import hash_full_blocks
 from infer.engine.block_pool import BlockPool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from infer.engine.block import Block
     from infer.engine.sequence import Sequence
 
@@ -32,6 +34,11 @@ class KVCacheManager:
     def fits_empty_pool(self, num_tokens: int) -> bool:
         """Whether a sequence of `num_tokens` could run if it were alone."""
         return self.num_blocks_for(num_tokens) <= self.pool.num_blocks
+
+    def fits_without(self, victims: Iterable[Sequence], num_tokens: int) -> bool:
+        """Whether `num_tokens` would have room once `victims` have given back what is theirs alone."""
+        num_freed = sum(block.ref_cnt == 1 for victim in victims for block in victim.block_table)
+        return self.num_blocks_for(num_tokens) <= self.pool.num_free_blocks + num_freed
 
     def find_cached_blocks(self, sequence: Sequence) -> list[Block]:
         """The longest cached prefix of `sequence`, as blocks not yet touched. At least one token is left to compute:

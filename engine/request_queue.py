@@ -1,7 +1,8 @@
-"""Who is served next among the waiting. One class a policy; the scheduler knows only these four verbs."""
+"""Who is served next among the waiting. One class a policy; the scheduler knows only these verbs."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 class RequestQueue(Protocol):
     """Waiting sequences in the order in which they are to be served."""
 
-    def add(self, sequence: Sequence) -> None: ...
+    def add(self, sequence: Sequence) -> None:
+        """Take one in that arrived later than all others."""
 
     def put_back(self, sequence: Sequence) -> None:
-        """Return a preempted sequence: it has been served before and goes ahead of the others."""
+        """Return a preempted sequence, to the place that its arrival gives it."""
 
     def remove(self, sequence: Sequence) -> None: ...
 
@@ -36,7 +38,12 @@ class FCFSQueue:
         self._sequences.append(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        self._sequences.appendleft(sequence)
+        # Near the front: ahead of it are only those that were preempted, too, or passed over.
+        place = next((i for i, other in enumerate(self._sequences) if other.arrival > sequence.arrival), None)
+        if place is None:
+            self._sequences.append(sequence)
+        else:
+            self._sequences.insert(place, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         if self._sequences[0] is sequence:
@@ -49,3 +56,44 @@ class FCFSQueue:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+
+class PriorityQueue:
+    """Smaller `Request.priority` first, and first come, first served among equals."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, FCFSQueue] = {}
+        self._priorities: list[int] = []
+        """Ascending; of the queues that are not empty."""
+        self._len = 0
+
+    def add(self, sequence: Sequence) -> None:
+        self._queue_of(sequence).add(sequence)
+        self._len += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        self._queue_of(sequence).put_back(sequence)
+        self._len += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        priority = sequence.request.priority
+        queue = self._queues[priority]
+        queue.remove(sequence)
+        self._len -= 1
+        if not len(queue):
+            del self._queues[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for priority in self._priorities:
+            yield from self._queues[priority]
+
+    def __len__(self) -> int:
+        return self._len
+
+    def _queue_of(self, sequence: Sequence) -> FCFSQueue:
+        priority = sequence.request.priority
+        if priority not in self._queues:
+            self._queues[priority] = FCFSQueue()
+            insort(self._priorities, priority)
+        return self._queues[priority]

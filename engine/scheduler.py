@@ -8,16 +8,46 @@ Sarathi-Serve (OSDI '24), paging from PagedAttention (SOSP '23).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import Enum, auto
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from infer.engine.request_queue import FCFSQueue
-from infer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
+from infer.engine.admission import Admission
+from infer.engine.preemption import VictimChooser
+from infer.engine.prefill_limits import PrefillLimits
+from infer.engine.request_queue import FCFSQueue, PriorityQueue
 from infer.engine.sequence import Sequence, SequenceStatus
+from infer.engine.step_plan import StepPlan
+from infer.engine.step_record import SchedulerCounters, StepRecord
 
 if TYPE_CHECKING:
     from infer.engine.config import EngineConfig
     from infer.engine.kv_cache_manager import KVCacheManager
     from infer.engine.request_queue import RequestQueue
+    from infer.engine.scheduler_output import SchedulerOutput
+
+_QUEUES: dict[str, type[FCFSQueue | PriorityQueue]] = {"fcfs": FCFSQueue, "priority": PriorityQueue}
+
+
+class Pause(Enum):
+    """What a paused scheduler leaves out. Nothing is lost either way."""
+
+    NOTHING = auto()
+    ADMISSION = auto()
+    """Finish what runs, begin nothing: a graceful stop."""
+    ALL = auto()
+
+
+class _Outcome(Enum):
+    """What came of a waiting sequence in a step."""
+
+    ADMITTED = auto()
+    PASSED_OVER = auto()
+    """It waits for others, and those behind it need not."""
+    NO_ROOM = auto()
+    LATER = auto()
+    """No budget is left in this step, or those that run will need the room."""
 
 
 class Scheduler:
@@ -26,15 +56,20 @@ class Scheduler:
     def __init__(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> None:
         self.config = config
         self.kv_cache_manager = kv_cache_manager
-        self.waiting: RequestQueue = FCFSQueue()
+        self.waiting: RequestQueue = _QUEUES[config.scheduling_policy]()
         self.running: list[Sequence] = []
-        self.num_preemptions_total = 0
-        self.tokens_wasted_total = 0
-        """Computed a second time, because a preemption threw them away."""
-        self.prompt_tokens_total = 0
-        """Prompt tokens that have been computed or taken from the prefix cache, each counted once."""
+        self.pause = Pause.NOTHING
+        self.counters = SchedulerCounters()
+        self.num_steps = 0
+        self.last_step: StepRecord | None = None
+        self._victims = VictimChooser(config.scheduling_policy, config.preemption_victim, config.block_size)
+        self._prefills = PrefillLimits(config)
+        self._admission = Admission(kv_cache_manager) if config.enable_admission_control else None
+        self._num_arrivals = 0
 
     def add(self, sequence: Sequence) -> None:
+        sequence.arrival = self._num_arrivals
+        self._num_arrivals += 1
         self.waiting.add(sequence)
 
     def has_unfinished(self) -> bool:
@@ -42,27 +77,30 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step: those running first, then the waiting, where nobody running had to be preempted for room."""
-        plan = _StepPlan(self.config.max_num_batched_tokens)
+        plan = StepPlan(0 if self.pause is Pause.ALL else self.config.max_num_batched_tokens)
         self._schedule_running(plan)
-        if not plan.preempted:
+        if not plan.preempted and self.pause is Pause.NOTHING:
             self._schedule_waiting(plan)
         return plan.output()
 
     def update(self, output: SchedulerOutput) -> None:
         """Book what the step computed."""
+        before = replace(self.counters)
         for item in output.scheduled:
+            self.counters.book(item)
             sequence = item.sequence
-            start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + item.num_tokens
-            reached = sequence.max_computed_tokens
-            self.tokens_wasted_total += max(0, min(end, reached) - start)
-            sequence.num_computed_tokens = end
-            sequence.max_computed_tokens = max(end, reached)
-            num_prompt_tokens = sequence.num_prompt_tokens
-            self.prompt_tokens_total += min(sequence.max_computed_tokens, num_prompt_tokens) - min(
-                reached, num_prompt_tokens
-            )
+            sequence.num_computed_tokens += item.num_tokens
+            sequence.max_computed_tokens = max(sequence.num_computed_tokens, sequence.max_computed_tokens)
+        self.num_steps += 1
+        self.last_step = self._record(output, before)
 
     def finish(self, sequence: Sequence) -> None:
+        """Take a running sequence out that has its last token: how long it became is learned from."""
+        if self._admission is not None:
+            self._admission.observe(sequence)
+        self.abort(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
         """Take `sequence` out, in whatever state it is, and give its blocks back."""
         if sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
@@ -70,6 +108,25 @@ class Scheduler:
             self.running.remove(sequence)
             self.kv_cache_manager.free(sequence)
         sequence.status = SequenceStatus.FINISHED
+
+    def _record(self, output: SchedulerOutput, before: SchedulerCounters) -> StepRecord:
+        pool, counters = self.kv_cache_manager.pool, self.counters
+        events = pool.take_events()
+        return StepRecord(
+            step=self.num_steps,
+            scheduled=tuple((item.sequence.request_id, item.num_tokens) for item in output.scheduled),
+            preempted=tuple((victim.request_id, other.request_id) for victim, other in output.preempted.items()),
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            num_free_blocks=pool.num_free_blocks,
+            prefill_tokens=counters.prefill_tokens - before.prefill_tokens,
+            decode_tokens=counters.decode_tokens - before.decode_tokens,
+            recomputed_tokens=counters.tokens_wasted - before.tokens_wasted,
+            hit_tokens=output.num_hit_tokens,
+            given_blocks=tuple(events.given),
+            freed_blocks=tuple(events.freed),
+            evicted_blocks=tuple(events.evicted),
+        )
 
     def check(self) -> None:
         """Verify the invariants that span scheduler and cache; for tests."""
@@ -92,51 +149,77 @@ class Scheduler:
             assert not sequence.block_table, f"waiting and holding blocks: {sequence}"
         assert pool.num_free_blocks == pool.num_blocks - len(references), (pool.num_free_blocks, references)
 
-    def _schedule_running(self, plan: _StepPlan) -> None:
-        index = 0
-        while index < len(self.running) and plan.token_budget > 0:
-            sequence = self.running[index]
-            num_new_tokens = self._chunk(sequence, sequence.num_computed_tokens, plan)
-            while not self.kv_cache_manager.allocate_slots(sequence, num_new_tokens):
-                victim = self.running[-1]
-                self._preempt(victim, plan)
-                if victim is sequence:
-                    return
-            plan.add(sequence, num_new_tokens)
-            index += 1
+    def _schedule_running(self, plan: StepPlan) -> None:
+        num_long = self._prefills.count_long(self.running)
+        for sequence in list(self.running):
+            if plan.token_budget == 0:
+                return
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            left = sequence.num_tokens_with_spec - sequence.num_computed_tokens
+            num_new_tokens = self._prefills.cut(left, plan.token_budget, num_long)
+            num_long -= num_new_tokens < left
+            if self._make_room(sequence, num_new_tokens, plan):
+                plan.add(sequence, num_new_tokens)
 
-    def _schedule_waiting(self, plan: _StepPlan) -> None:
+    def _make_room(self, sequence: Sequence, num_new_tokens: int, plan: StepPlan) -> bool:
+        """Give a running sequence its blocks, at the cost of those served after it. False where it gave way itself."""
+        while not self.kv_cache_manager.allocate_slots(sequence, num_new_tokens):
+            victim = self._victims.choose(self.running, sequence)
+            self._preempt(victim or sequence, plan, beneficiary=sequence)
+            if victim is None:
+                return False
+        return True
+
+    def _schedule_waiting(self, plan: StepPlan) -> None:
+        if self._admission is not None:
+            self._admission.begin(self.running)
         for sequence in self._next_waiting():
             if plan.token_budget == 0 or len(self.running) == self.config.max_num_seqs:
                 return
-            cached_blocks = self.kv_cache_manager.find_cached_blocks(sequence)
-            if self.kv_cache_manager.will_be_cached_by(sequence, plan.unfinished_prefills, len(cached_blocks)):
-                continue
-            num_cached_tokens = len(cached_blocks) * self.kv_cache_manager.block_size
-            num_new_tokens = self._chunk(sequence, num_cached_tokens, plan)
-            if not self.config.enable_chunked_prefill and num_new_tokens < sequence.num_tokens - num_cached_tokens:
+            outcome = self._try_to_admit(sequence, plan)
+            while outcome is _Outcome.NO_ROOM and self._preempt_lower(sequence, plan):
+                # From the beginning: what the cache holds and the budget have changed.
+                outcome = self._try_to_admit(sequence, plan)
+            if outcome in (_Outcome.NO_ROOM, _Outcome.LATER):
                 return
-            if not self.kv_cache_manager.allocate_slots(sequence, num_new_tokens, cached_blocks):
-                return
-            self._admit(sequence, num_cached_tokens)
-            plan.add(sequence, num_new_tokens)
+
+    def _try_to_admit(self, sequence: Sequence, plan: StepPlan) -> _Outcome:
+        manager = self.kv_cache_manager
+        cached_blocks = manager.find_cached_blocks(sequence)
+        if manager.will_be_cached_by(sequence, plan.unfinished_prefills, len(cached_blocks)):
+            return _Outcome.PASSED_OVER
+        num_cached_tokens = len(cached_blocks) * manager.block_size
+        left = sequence.num_tokens_with_spec - num_cached_tokens
+        num_new_tokens = self._prefills.cut(left, plan.token_budget, 1)
+        if num_new_tokens < left:
+            if not self.config.enable_chunked_prefill:
+                return _Outcome.LATER
+            if not self._prefills.admits_partial(sequence, plan):
+                return _Outcome.PASSED_OVER
+        if self._admission is not None and not self._admission.admits(sequence, cached_blocks):
+            return _Outcome.LATER
+        if not manager.allocate_slots(sequence, num_new_tokens, cached_blocks):
+            return _Outcome.NO_ROOM
+        self._admit(sequence, num_cached_tokens)
+        plan.add(sequence, num_new_tokens)
+        plan.num_hit_tokens += num_cached_tokens
+        return _Outcome.ADMITTED
+
+    def _preempt_lower(self, sequence: Sequence, plan: StepPlan) -> bool:
+        """Preempt one sequence of a lower class for one that waits, if they all together could make room for it."""
+        victims = self._victims.strictly_lower(self.running, sequence)
+        num_tokens = min(sequence.num_tokens_with_spec, plan.token_budget)
+        if not victims or not self.kv_cache_manager.fits_without(victims, num_tokens):
+            return False
+        self._preempt(victims[0], plan, beneficiary=sequence)
+        if self._admission is not None:
+            self._admission.begin(self.running)
+        return True
 
     def _next_waiting(self) -> list[Sequence]:
         """As many as one step could admit, and not one more: the queue can be long."""
-        candidates = []
-        for sequence in self.waiting:
-            candidates.append(sequence)
-            if len(candidates) == self.config.max_num_seqs:
-                break
-        return candidates
-
-    def _chunk(self, sequence: Sequence, num_computed_tokens: int, plan: _StepPlan) -> int:
-        """Tokens of `sequence` that the step computes."""
-        num_new_tokens = sequence.num_tokens_with_spec - num_computed_tokens
-        threshold = self.config.long_prefill_token_threshold
-        if threshold:
-            num_new_tokens = min(num_new_tokens, threshold)
-        return min(num_new_tokens, plan.token_budget)
+        return list(islice(self.waiting, self.config.max_num_seqs))
 
     def _admit(self, sequence: Sequence, num_cached_tokens: int) -> None:
         self.waiting.remove(sequence)
@@ -146,41 +229,12 @@ class Scheduler:
             sequence.num_cached_tokens = num_cached_tokens
             self.kv_cache_manager.count_hits(sequence, num_cached_tokens)
 
-    def _preempt(self, sequence: Sequence, plan: _StepPlan) -> None:
-        """Take the blocks of the last running sequence. It computes its tokens again, from the front of the queue."""
-        assert self.running[-1] is sequence, sequence
-        self.running.pop()
-        plan.remove(sequence)
+    def _preempt(self, sequence: Sequence, plan: StepPlan, *, beneficiary: Sequence) -> None:
+        """Take the blocks of a running sequence. It computes its tokens again when its turn comes."""
+        self.running.remove(sequence)
+        plan.preempt(sequence, beneficiary)
         self.kv_cache_manager.free(sequence)
         sequence.num_computed_tokens = 0
         sequence.status = SequenceStatus.WAITING
         self.waiting.put_back(sequence)
-        plan.preempted.append(sequence)
-        self.num_preemptions_total += 1
-
-
-class _StepPlan:
-    """A SchedulerOutput in the making, with the budget that is left."""
-
-    def __init__(self, token_budget: int) -> None:
-        self.token_budget = token_budget
-        self.preempted: list[Sequence] = []
-        self.unfinished_prefills: list[Sequence] = []
-        self._scheduled: dict[Sequence, int] = {}
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        assert 0 < num_tokens <= self.token_budget, (sequence, num_tokens, self.token_budget)
-        self._scheduled[sequence] = num_tokens
-        self.token_budget -= num_tokens
-        if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
-            self.unfinished_prefills.append(sequence)
-
-    def remove(self, sequence: Sequence) -> None:
-        """Give the budget of a victim back, where it was already scheduled."""
-        self.token_budget += self._scheduled.pop(sequence, 0)
-        if sequence in self.unfinished_prefills:
-            self.unfinished_prefills.remove(sequence)
-
-    def output(self) -> SchedulerOutput:
-        scheduled = tuple(ScheduledSequence(sequence, num_tokens) for sequence, num_tokens in self._scheduled.items())
-        return SchedulerOutput(scheduled, tuple(self.preempted))
+        self.counters.num_preemptions += 1

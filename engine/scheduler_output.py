@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from infer.engine.sequence import Sequence
 
 
@@ -27,7 +29,11 @@ class SchedulerOutput:
     """What one step computes. Blocks are already in the sequences' tables; a preempted sequence holds none."""
 
     scheduled: tuple[ScheduledSequence, ...] = ()
-    preempted: tuple[Sequence, ...] = ()
+    preempted: Mapping[Sequence, Sequence] = field(default_factory=dict)
+    """Each with the one for whom it gave way: itself where nobody served after it was left."""
+
+    num_hit_tokens: int = 0
+    """Tokens that sequences begun in this step need not compute."""
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -27,6 +27,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "arrival",
         "block_hashes",
         "block_table",
         "max_computed_tokens",
@@ -42,6 +43,8 @@ class Sequence:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.arrival = 0
+        """How many came before it; the scheduler counts."""
         self.token_ids = list(request.prompt_token_ids)
         self.output_token_ids: list[int] = []
         self.num_prompt_tokens = len(self.token_ids)

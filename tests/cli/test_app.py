@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -70,6 +71,27 @@ def test_wrong_value_of_a_variable_is_shown_with_its_name(monkeypatch, capsys):
     assert "INFER_MAX_TOKENS" not in capsys.readouterr().err
 
 
+def test_every_decision_is_told_and_traced_where_that_is_asked_for(model, source, tmp_path):
+    command = [INFER, "run", source, "--model", model, "--raw", "--max-tokens", "3", "--ignore-eos", "--seed", "1"]
+    command += ["-o", "out.jsonl", "--trace", "steps.parquet", "--allow-errors"]
+    environment = {**os.environ, "INFER_LOG_LEVEL": "debug"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    lines = [line.split("  ", 1)[1] for line in done.stderr.splitlines() if "  step " in line]
+    assert [line.split(";")[0] for line in lines] == ["step 1", "step 2", "step 3"]
+    assert "one each 0,2" in lines[1]
+    steps = pq.read_table(tmp_path / "steps.parquet").to_pylist()
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert [row["row"] for row in steps[0]["scheduled"]] == [0, 2]
+    assert steps[0]["seconds"] < steps[2]["seconds"]
+    assert (steps[1]["decode_tokens"], steps[1]["prefill_tokens"]) == (2, 0)
+
+
+def test_log_level_that_is_none_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("INFER_LOG_LEVEL", "loud")
+    assert main(["version"]) == 2
+    assert capsys.readouterr().err == "error: INFER_LOG_LEVEL must be debug, info, warning or error: loud\n"
+
+
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["models", "--help"], ["--version"]])
 def test_help_imports_nothing_heavy(command):
     script = (
@@ -91,7 +113,8 @@ def test_help_imports_nothing_heavy(command):
         ),
         (
             ["run", "a.jsonl", "--scheduling-policy", "lottery"],
-            "error: invalid value for '--scheduling-policy': 'lottery' is not one of 'fcfs'\nhint: infer run --help\n",
+            "error: invalid value for '--scheduling-policy': 'lottery' is not one of 'fcfs', 'priority'\n"
+            "hint: infer run --help\n",
         ),
         (
             ["run", "a.jsonl", "--temperature", "-1"],

@@ -62,7 +62,9 @@ def test_every_flag_reaches_its_field():
             "reference",
         ),
         *("--max-model-len", "100", "--max-num-seqs", "8", "--max-num-batched-tokens", "64"),
-        *("--long-prefill-token-threshold", "32", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"),
+        *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128", "--max-num-partial-prefills", "3"),
+        *("--scheduling-policy", "priority", "--no-enable-admission-control", "--preemption-victim", "last"),
+        *("--trace", "steps.parquet", "--no-prepack-linears", "--no-fuse-kernels"),
         *("--no-enable-prefix-caching", "--block-size", "32", "--num-blocks", "7", "--gpu-memory-utilization", "0.5"),
         *("--temperature", "0", "--top-p", "0.9", "--top-k", "5", "--min-p", "0.1", "--presence-penalty", "0.5"),
         *("--frequency-penalty", "-0.5", "--repetition-penalty", "1.1", "--stop", "a b", "--stop", "\n"),
@@ -106,15 +108,26 @@ def test_every_flag_reaches_its_field():
             max_model_len=100,
             max_num_seqs=8,
             max_num_batched_tokens=128,
-            long_prefill_token_threshold=32,
             enable_chunked_prefill=False,
+            max_num_partial_prefills=3,
+            scheduling_policy="priority",
+            enable_admission_control=False,
+            preemption_victim="last",
+            prepack_linears=False,
+            fuse_kernels=False,
             enable_prefix_caching=False,
             block_size=32,
             num_blocks=7,
             memory_utilization=0.5,
         ),
+        trace="steps.parquet",
         allow_errors=True,
     )
+
+
+def test_limits_on_long_prefills_reach_the_engine():
+    config = parse("a.jsonl", "--long-prefill-token-threshold", "32", "--max-long-partial-prefills", "2")
+    assert config.engine == EngineConfig(long_prefill_token_threshold=32, max_long_partial_prefills=2)
 
 
 def test_flag_wins_over_environment_and_environment_over_default(monkeypatch):

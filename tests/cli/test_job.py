@@ -120,6 +120,29 @@ def test_row_has_its_own_sampling_parameters_and_its_own_seed(tmp_path):
     assert requests[0].seed != requests[1].seed
 
 
+def test_rows_say_which_goes_first(tmp_path):
+    source = write_jsonl(
+        tmp_path / "in.jsonl", {"text": "a", "priority": 2}, {"text": "b"}, {"text": "c", "priority": "x"}
+    )
+    requests = []
+
+    class NotingEngine(EchoEngine):
+        def add_request(self, request: Any) -> None:
+            requests.append(request)
+            super().add_request(request)
+
+    engine = EngineConfig(scheduling_policy="priority")
+    summary = run(source, tmp_path / "out.jsonl", NotingEngine(), engine=engine, keep=("text",))
+    assert [request.priority for request in requests] == [2, 0]
+    assert summary.rows_failed == 1
+
+
+def test_priorities_need_their_column(tmp_path):
+    source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
+    with pytest.raises(UsageError, match="needs a column of this name: priority"):
+        run(source, tmp_path / "out.jsonl", engine=EngineConfig(scheduling_policy="priority"))
+
+
 def test_parameters_that_the_model_refuses_stop_the_job_before_its_rows(tmp_path):
     source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
 

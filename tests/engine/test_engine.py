@@ -148,7 +148,7 @@ def test_abort_in_any_state_releases_everything(folder):
 
 
 def test_stats_count_every_token_once(folder):
-    engine = make_engine(folder, num_blocks=8)
+    engine = make_engine(folder, num_blocks=8, enable_admission_control=False)
     prompts = [[5] * 20, [6] * 20, [7] * 20, [8] * 20]
     completions = engine.generate(prompts, greedy(max_tokens=20))
     stats = engine.stats()

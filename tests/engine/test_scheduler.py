@@ -77,14 +77,14 @@ def test_the_last_running_is_preempted_and_computes_again_from_the_front_of_the_
         scheduler.add(sequence)
     assert planned(run_step(scheduler)) == {first: 4, second: 4}
     output = run_step(scheduler)
-    assert output.preempted == (second,)
+    assert list(output.preempted) == [second]
     assert planned(output) == {first: 1}
     assert list(scheduler.waiting) == [second, third]
     assert second.num_computed_tokens == 0
     run_step(scheduler)
     assert planned(run_step(scheduler)) == {second: 5, third: 1}
-    assert scheduler.num_preemptions_total == 1
-    assert scheduler.tokens_wasted_total == 4
+    assert scheduler.counters.num_preemptions == 1
+    assert scheduler.counters.tokens_wasted == 4
 
 
 def test_a_sequence_alone_preempts_itself_only_when_nothing_else_can_give():
@@ -109,7 +109,7 @@ def test_budget_of_a_victim_goes_back():
     outputs = [run_step(scheduler) for _ in range(10)]
     for output in outputs:
         assert all(sequence not in planned(output) for sequence in output.preempted)
-    assert scheduler.num_preemptions_total > 0
+    assert scheduler.counters.num_preemptions > 0
 
 
 def test_prefix_hit_is_at_most_all_tokens_but_one():
@@ -165,8 +165,8 @@ def test_preempted_sequence_comes_back_onto_its_own_blocks():
     scheduler.add(second)
     while scheduler.has_unfinished():
         run_step(scheduler)
-    assert scheduler.num_preemptions_total > 0
-    assert scheduler.tokens_wasted_total < 4 * scheduler.num_preemptions_total
+    assert scheduler.counters.num_preemptions > 0
+    assert scheduler.counters.tokens_wasted < 4 * scheduler.counters.num_preemptions
     assert len(first.output_token_ids) == len(second.output_token_ids) == 4
 
 
@@ -177,7 +177,7 @@ def test_blocks_planned_but_never_computed_leave_the_prefix_cache():
     scheduler.add(second)
     run_step(scheduler)
     output = scheduler.schedule()
-    scheduler.finish(second)
+    scheduler.abort(second)
     third = make_sequence([*second.token_ids, 0, 0])
     assert len(scheduler.kv_cache_manager.find_cached_blocks(third)) == 1
     assert len(output.scheduled) == 2
@@ -190,7 +190,7 @@ def test_finish_in_any_state_releases_everything(state):
     scheduler.add(sequence)
     if state == "running":
         run_step(scheduler)
-    scheduler.finish(sequence)
+    scheduler.abort(sequence)
     scheduler.check()
     assert not scheduler.has_unfinished()
     assert scheduler.kv_cache_manager.pool.num_free_blocks == 8

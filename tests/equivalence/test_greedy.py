@@ -55,8 +55,11 @@ def test_output_of_one_at_a_time_equals_transformers(oracle, model_type):
         {"block_size": 32},
         {"max_num_seqs": 3},
         {"num_blocks": 6},
-        {"num_blocks": 6, "enable_prefix_caching": False},
-        {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16},
+        {"num_blocks": 6, "enable_admission_control": False},
+        {"num_blocks": 6, "enable_admission_control": False, "enable_prefix_caching": False},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_victim": "last"},
+        {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16, "enable_admission_control": False},
+        {"long_prefill_token_threshold": 9, "max_num_partial_prefills": 2, "max_long_partial_prefills": 1},
         {"attention_backend": "reference"},
     ],
     ids=str,
@@ -74,7 +77,7 @@ def test_output_does_not_depend_on_the_order_of_arrival(oracle, model_type):
 
 def test_small_pool_did_preempt_and_small_prompts_did_share(oracle):
     folder, expected = oracle("llama")
-    engine = Engine(EngineConfig(model=str(folder), dtype="float32", num_blocks=6))
+    engine = Engine(EngineConfig(model=str(folder), dtype="float32", num_blocks=6, enable_admission_control=False))
     completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
     assert [list(completion.token_ids) for completion in completions] == expected
     stats = engine.stats()

@@ -25,6 +25,7 @@ class EchoEngine:
     """
 
     model_name = "echo"
+    last_step = None
 
     def __init__(self, *, max_num_seqs: int = 4, max_model_len: int = 512) -> None:
         self.tokenizer = Tokenizer(chatml_tokenizer(chat_template=None))

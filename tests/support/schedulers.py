@@ -21,16 +21,17 @@ _ids = count()
 
 
 def make_scheduler(num_blocks: int, block_size: int, **config: Any) -> Scheduler:
-    settings = EngineConfig(block_size=block_size, **config)
+    """Without admission control, unless asked for: most cases are about what happens when room runs out."""
+    settings = EngineConfig(block_size=block_size, **{"enable_admission_control": False, **config})
     manager = KVCacheManager(num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching)
     return Scheduler(settings, manager)
 
 
-def make_sequence(prompt: int | list[int], *, max_tokens: int = 16) -> Sequence:
+def make_sequence(prompt: int | list[int], *, max_tokens: int = 16, priority: int = 0) -> Sequence:
     """A sequence of `prompt` tokens: a list, or so many tokens that no other sequence has."""
     request_id = next(_ids)
     tokens = [1_000_000 * (request_id + 1) + i for i in range(prompt)] if isinstance(prompt, int) else prompt
-    return Sequence(Request(request_id, tuple(tokens), SamplingParams(max_tokens=max_tokens)))
+    return Sequence(Request(request_id, tuple(tokens), SamplingParams(max_tokens=max_tokens), priority=priority))
 
 
 def planned(output: SchedulerOutput) -> dict[Sequence, int]:
@@ -42,11 +43,45 @@ def block_ids(sequence: Sequence) -> list[int]:
     return [block.block_id for block in sequence.block_table]
 
 
-def run_step(scheduler: Scheduler, sample: Callable[[Sequence], int] = lambda sequence: 7) -> SchedulerOutput:
+class ShadowCache:
+    """What a model would have written into the slots of the cache: for each, the tokens up to its own.
+
+    A step that reads another token's slot anywhere would generate something else.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._slots: dict[int, tuple[int, ...]] = {}
+
+    def execute(self, output: SchedulerOutput) -> None:
+        """Write all tokens of a step, then check all that its queries read."""
+        written: set[int] = set()
+        for item in output.scheduled:
+            first = item.sequence.num_computed_tokens
+            for position in range(first, first + item.num_tokens):
+                slot = self._slot(item.sequence, position)
+                assert slot not in written, f"two tokens in slot {slot}"
+                written.add(slot)
+                self._slots[slot] = tuple(item.sequence.token_ids[: position + 1])
+        for item in output.scheduled:
+            for position in range(item.sequence.num_computed_tokens + item.num_tokens):
+                found = self._slots.get(self._slot(item.sequence, position))
+                assert found == tuple(item.sequence.token_ids[: position + 1]), (item.sequence, position, found)
+
+    def _slot(self, sequence: Sequence, position: int) -> int:
+        block = sequence.block_table[position // self._block_size]
+        return block.block_id * self._block_size + position % self._block_size
+
+
+def run_step(
+    scheduler: Scheduler, sample: Callable[[Sequence], int] = lambda sequence: 7, shadow: ShadowCache | None = None
+) -> SchedulerOutput:
     """One step, checked before and after; a sequence that has `max_tokens` outputs is finished."""
     output = scheduler.schedule()
     assert output.num_scheduled_tokens <= scheduler.config.max_num_batched_tokens
     assert len(output.scheduled) <= scheduler.config.max_num_seqs
+    if shadow is not None:
+        shadow.execute(output)
     sampling = [item.sequence for item in output.scheduled if item.samples]
     scheduler.update(output)
     for sequence in sampling:

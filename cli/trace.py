@@ -1,0 +1,41 @@
+"""--trace: one row a step of what the scheduler decided, for plots."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from infer.engine.step_record import StepRecord
+
+_IDS = pa.list_(pa.int32())
+TRACE_SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("seconds", pa.float64()),
+        ("num_running", pa.int32()),
+        ("num_waiting", pa.int32()),
+        ("num_free_blocks", pa.int32()),
+        ("prefill_tokens", pa.int32()),
+        ("decode_tokens", pa.int32()),
+        ("recomputed_tokens", pa.int32()),
+        ("hit_tokens", pa.int32()),
+        ("scheduled", pa.list_(pa.struct([("row", pa.int64()), ("num_tokens", pa.int32())]))),
+        ("preempted", pa.list_(pa.struct([("row", pa.int64()), ("beneficiary", pa.int64())]))),
+        ("given_blocks", _IDS),
+        ("freed_blocks", _IDS),
+        ("evicted_blocks", _IDS),
+    ]
+)
+"""`seconds` is when the step ended, counted from the model's being ready; a request's id is its row's."""
+
+
+def trace_record(step: StepRecord, seconds: float) -> dict[str, object]:
+    """The row of `step`."""
+    return asdict(step) | {
+        "seconds": seconds,
+        "scheduled": [{"row": row, "num_tokens": num_tokens} for row, num_tokens in step.scheduled],
+        "preempted": [{"row": row, "beneficiary": beneficiary} for row, beneficiary in step.preempted],
+    }

@@ -1,0 +1,66 @@
+"""Who gives way when there is no room.
+
+A sequence may only be preempted for one that is served before it: of a smaller priority, or of the same and earlier
+come. So the first of all is never a victim, and ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from infer.engine.config import PreemptionVictim
+    from infer.engine.sequence import Sequence
+
+Rank = tuple[int, int]
+"""Class and arrival; the smaller is served first."""
+
+RANKS: dict[str, Callable[[Sequence], Rank]] = {
+    "fcfs": lambda sequence: (0, sequence.arrival),
+    "priority": lambda sequence: (sequence.request.priority, sequence.arrival),
+}
+"""By scheduling policy."""
+
+
+class VictimChooser:
+    """Chooses among running sequences."""
+
+    def __init__(self, scheduling_policy: str, preemption_victim: PreemptionVictim, block_size: int) -> None:
+        self.rank = RANKS[scheduling_policy]
+        self._by_waste = preemption_victim == "least-waste"
+        self._block_size = block_size
+
+    def choose(self, running: Iterable[Sequence], beneficiary: Sequence) -> Sequence | None:
+        """Whom to preempt for `beneficiary`; None where all others are served before it."""
+        rank = self.rank(beneficiary)
+        behind = [sequence for sequence in running if self.rank(sequence) > rank]
+        return max(behind, key=self._order) if behind else None
+
+    def strictly_lower(self, running: Iterable[Sequence], beneficiary: Sequence) -> list[Sequence]:
+        """Those of a lower class, whatever their arrival, the first victim first. A sequence whose blocks of this very
+        step are shared already is needed by who shares them."""
+        lower = [
+            sequence
+            for sequence in running
+            if self.rank(sequence)[0] > self.rank(beneficiary)[0] and not self._is_needed(sequence)
+        ]
+        return sorted(lower, key=self._order, reverse=True)
+
+    def _order(self, sequence: Sequence) -> tuple[int, int, int]:
+        priority, arrival = self.rank(sequence)
+        return priority, -self._waste(sequence) if self._by_waste else 0, arrival
+
+    def _waste(self, sequence: Sequence) -> int:
+        """Computed tokens that nobody else holds."""
+        num_shared = 0
+        for block in sequence.block_table:
+            if block.ref_cnt == 1:
+                break
+            num_shared += 1
+        return max(0, sequence.num_computed_tokens - num_shared * self._block_size)
+
+    def _is_needed(self, sequence: Sequence) -> bool:
+        planned = sequence.block_table[sequence.num_computed_tokens // self._block_size :]
+        return any(block.ref_cnt > 1 for block in planned)

@@ -1,0 +1,99 @@
+"""What was decided in one step, for a log or a table; and the counters over all steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from infer.engine.scheduler_output import ScheduledSequence
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Totals since the scheduler was made."""
+
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    """Computed or taken from the prefix cache, each counted once."""
+    tokens_wasted: int = 0
+    """Computed a second time, because a preemption threw them away."""
+    prefill_tokens: int = 0
+    """Prompt tokens that were computed, the first time."""
+    decode_tokens: int = 0
+    """Generated tokens that were computed, the first time."""
+
+    def book(self, item: ScheduledSequence) -> None:
+        """Count what was computed of a sequence, before its own figures are moved on."""
+        sequence = item.sequence
+        start, end, reached = (
+            sequence.num_computed_tokens,
+            sequence.num_computed_tokens + item.num_tokens,
+            sequence.max_computed_tokens,
+        )
+        num_prompt_tokens = sequence.num_prompt_tokens
+        first_new = max(start, min(end, reached))
+        num_prefill_tokens = max(0, min(end, num_prompt_tokens) - first_new)
+        self.tokens_wasted += first_new - start
+        self.prefill_tokens += num_prefill_tokens
+        self.decode_tokens += end - first_new - num_prefill_tokens
+        self.prompt_tokens += min(max(end, reached), num_prompt_tokens) - min(reached, num_prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step. Requests by their ids, blocks by theirs."""
+
+    step: int
+    scheduled: tuple[tuple[int, int], ...]
+    """Requests, each with the number of its tokens."""
+    preempted: tuple[tuple[int, int], ...]
+    """Requests, each with the one that needed its room: itself where nobody else could give way."""
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    prefill_tokens: int
+    decode_tokens: int
+    recomputed_tokens: int
+    hit_tokens: int
+    """Prompt tokens that the prefix cache gave to requests begun in this step."""
+    given_blocks: tuple[int, ...]
+    freed_blocks: tuple[int, ...]
+    """Since the step before: by requests that ended, and by preempted ones."""
+    evicted_blocks: tuple[int, ...]
+    """Of those given, which held a prefix until then."""
+
+    def __str__(self) -> str:
+        parts = [
+            f"step {self.step}",
+            f"running {self.num_running} waiting {self.num_waiting}",
+            f"tokens {self.prefill_tokens} prefill {self.decode_tokens} decode {self.recomputed_tokens} again "
+            f"{self.hit_tokens} cached",
+        ]
+        alone = [request for request, num_tokens in self.scheduled if num_tokens == 1]
+        chunks = [f"{request}:{num_tokens}" for request, num_tokens in self.scheduled if num_tokens != 1]
+        if alone:
+            parts.append(f"one each {ranges(alone)}")
+        if chunks:
+            parts.append(f"chunks {' '.join(chunks)}")
+        for request, beneficiary in self.preempted:
+            reason = "no room for itself" if request == beneficiary else f"no room for {beneficiary}"
+            parts.append(f"preempted {request}, {reason}")
+        for name, blocks in (
+            ("given", self.given_blocks),
+            ("freed", self.freed_blocks),
+            ("evicted", self.evicted_blocks),
+        ):
+            if blocks:
+                parts.append(f"{name} {ranges(blocks)}")
+        return "; ".join([*parts, f"free {self.num_free_blocks}"])
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`1-3,7`: consecutive numbers together."""
+    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,64 @@
+"""A Parquet file of records that are no rows of an input, such as one a step. It appears when it is closed."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infer.io import storage
+from infer.io.errors import OutputExistsError, OutputNameError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ROW_GROUP_ROWS = 4096
+
+
+class TableFile:
+    """Takes records inside `with`. What there is of them is kept, too, where the block ends by an exception.
+
+    Raises:
+        OutputNameError: the name does not end in `.parquet`.
+        OutputExistsError: it is taken, and `overwrite` is not set.
+        StorageError: the file system refused.
+    """
+
+    def __init__(self, path: str | Path, schema: pa.Schema, *, overwrite: bool = False) -> None:
+        self.path = Path(path).resolve()
+        if self.path.suffix.lower() != ".parquet":
+            raise OutputNameError(f"unknown output format: {self.path.name}", "it is written as .parquet")
+        if self.path.exists() and not (overwrite and self.path.is_file()):
+            raise OutputExistsError(f"the output exists: {self.path}", "replace it with --overwrite")
+        self._schema = schema
+        self._records: list[dict[str, object]] = []
+
+    def __enter__(self) -> Self:
+        self._file = storage.NewFile(self.path.with_name(f".{self.path.stem[:40]}-{secrets.token_hex(4)}.tmp"))
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        return self
+
+    def add(self, record: dict[str, object]) -> None:
+        self._records.append(record)
+        if len(self._records) == _ROW_GROUP_ROWS:
+            self._flush()
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._flush()
+            self._writer.close()
+            self._file.commit()
+            storage.rename(self._file.path, self.path)
+        except BaseException:
+            self._file.discard()
+            raise
+
+    def _flush(self) -> None:
+        if self._records:
+            self._writer.write_batch(pa.RecordBatch.from_pylist(self._records, self._schema))
+        self._records = []

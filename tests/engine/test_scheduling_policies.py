@@ -1,0 +1,174 @@
+"""Priorities, who gives way, limits on prefills, and pauses: whole plans."""
+
+from __future__ import annotations
+
+import pytest
+from schedulers import make_scheduler, make_sequence, planned, run_step
+
+from infer.engine.config import EngineConfig
+from infer.engine.errors import ConfigError
+from infer.engine.scheduler import Pause
+from infer.engine.sequence import SequenceStatus
+
+
+def add_all(scheduler, *sequences):
+    for sequence in sequences:
+        scheduler.add(sequence)
+
+
+def test_smaller_priority_is_admitted_first():
+    scheduler = make_scheduler(16, 4, max_num_seqs=1, scheduling_policy="priority")
+    later, sooner = make_sequence(3, max_tokens=1, priority=2), make_sequence(3, max_tokens=1, priority=1)
+    add_all(scheduler, later, sooner)
+    assert [planned(run_step(scheduler)) for _ in range(2)] == [{sooner: 3}, {later: 3}]
+
+
+def test_waiting_sequence_preempts_one_of_strictly_lower_priority():
+    scheduler = make_scheduler(4, 4, scheduling_policy="priority", enable_prefix_caching=False)
+    low = make_sequence(15, priority=1)
+    scheduler.add(low)
+    run_step(scheduler)
+    high = make_sequence(7, priority=0)
+    scheduler.add(high)
+    output = run_step(scheduler)
+    assert list(output.preempted) == [low]
+    assert planned(output) == {high: 7}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_waiting_sequence_never_preempts_an_equal(policy):
+    scheduler = make_scheduler(4, 4, scheduling_policy=policy, enable_prefix_caching=False)
+    running, waiting = make_sequence(12, priority=1), make_sequence(7, priority=1)
+    scheduler.add(running)
+    run_step(scheduler)
+    scheduler.add(waiting)
+    output = run_step(scheduler)
+    assert output.preempted == {}
+    assert planned(output) == {running: 1}
+
+
+def test_nobody_is_preempted_for_one_whom_that_would_not_help():
+    scheduler = make_scheduler(5, 4, scheduling_policy="priority", enable_prefix_caching=False)
+    equal, low = make_sequence(11, priority=0), make_sequence(6, priority=1)
+    add_all(scheduler, equal, low)
+    run_step(scheduler)
+    scheduler.add(make_sequence(13, priority=0))
+    assert planned(run_step(scheduler)) == {equal: 1, low: 1}
+
+
+def test_sequence_whose_blocks_of_this_step_are_shared_is_no_victim_of_it():
+    prompt = list(range(8))
+    scheduler = make_scheduler(7, 4, scheduling_policy="priority", max_num_batched_tokens=64)
+    holder = make_sequence(4 * 3, priority=2)
+    scheduler.add(holder)
+    run_step(scheduler)
+    # The twin attends to blocks that `low` computes in this very step; then `high` finds no room.
+    low, twin, high = (
+        make_sequence(prompt, priority=1),
+        make_sequence(prompt, priority=1),
+        make_sequence(9, priority=0),
+    )
+    add_all(scheduler, low, twin)
+    scheduler.running.remove(holder)
+    scheduler.running.append(holder)
+    scheduler.add(high)
+    output = run_step(scheduler)
+    assert holder in output.preempted
+    assert low not in output.preempted
+
+
+def test_victim_is_who_loses_least_work():
+    scheduler = make_scheduler(8, 2, enable_prefix_caching=False)
+    first, little, much = make_sequence(5), make_sequence(3), make_sequence(5)
+    add_all(scheduler, first, little, much)
+    run_step(scheduler)
+    assert scheduler.kv_cache_manager.pool.num_free_blocks == 0
+    preempted = [list(run_step(scheduler).preempted) for _ in range(2)]
+    assert preempted == [[], [little]]
+
+
+def test_victim_is_who_came_last_where_that_is_asked_for():
+    scheduler = make_scheduler(8, 2, enable_prefix_caching=False, preemption_victim="last")
+    first, little, much = make_sequence(5), make_sequence(3), make_sequence(5)
+    add_all(scheduler, first, little, much)
+    run_step(scheduler)
+    preempted = [list(run_step(scheduler).preempted) for _ in range(2)]
+    assert preempted == [[], [much]]
+
+
+def test_work_that_others_hold_too_is_not_lost_with_a_victim():
+    scheduler = make_scheduler(9, 2)
+    shared = [1, 2, 3, 4, 5, 6]
+    first, sharer, own = make_sequence(3), make_sequence([*shared, 9]), make_sequence(4)
+    other = make_sequence([*shared, 8])
+    add_all(scheduler, first, other, sharer, own)
+    run_step(scheduler)
+    assert scheduler._victims._waste(sharer) == 1
+    assert scheduler._victims._waste(own) == 4
+    assert scheduler._victims.choose(scheduler.running, first) is sharer
+
+
+def test_the_first_of_all_is_never_a_victim():
+    scheduler = make_scheduler(8, 2, max_num_seqs=4, enable_prefix_caching=False)
+    sequences = [make_sequence(3, max_tokens=12) for _ in range(6)]
+    add_all(scheduler, *sequences)
+    while scheduler.has_unfinished():
+        oldest = next(each for each in sequences if each.status is not SequenceStatus.FINISHED)
+        assert oldest not in run_step(scheduler).preempted
+    assert scheduler.counters.num_preemptions > 0
+
+
+def test_short_prompts_pass_long_ones():
+    limits = {"long_prefill_token_threshold": 4, "max_long_partial_prefills": 1}
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=20, **limits)
+    long, other_long, short = make_sequence(30), make_sequence(30), make_sequence(3)
+    add_all(scheduler, long, other_long, short)
+    assert planned(run_step(scheduler)) == {long: 4, short: 3}
+    assert list(scheduler.waiting) == [other_long]
+
+
+def test_no_more_prompts_are_left_unfinished_than_allowed():
+    limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 2}
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=40, **limits)
+    sequences = [make_sequence(30) for _ in range(4)]
+    short = make_sequence(4)
+    add_all(scheduler, *sequences, short)
+    assert planned(run_step(scheduler)) == {sequences[0]: 4, sequences[1]: 4, short: 4}
+
+
+def test_long_prefills_share_a_small_budget_fairly():
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=12, long_prefill_token_threshold=10)
+    first, second = make_sequence(30), make_sequence(30)
+    add_all(scheduler, first, second)
+    assert planned(run_step(scheduler)) == {first: 10, second: 2}
+    assert planned(run_step(scheduler)) == {first: 6, second: 6}
+
+
+def test_paused_scheduler_loses_nothing():
+    scheduler = make_scheduler(16, 4)
+    running, waiting = make_sequence(3, max_tokens=5), make_sequence(3, max_tokens=5)
+    scheduler.add(running)
+    run_step(scheduler)
+    scheduler.add(waiting)
+    scheduler.pause = Pause.ALL
+    assert planned(run_step(scheduler)) == {}
+    scheduler.pause = Pause.ADMISSION
+    assert planned(run_step(scheduler)) == {running: 1}
+    scheduler.pause = Pause.NOTHING
+    assert planned(run_step(scheduler)) == {running: 1, waiting: 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_partial_prefills": -1}, "max_num_partial_prefills must not be negative: -1"),
+        ({"max_long_partial_prefills": 1}, "max_long_partial_prefills needs long_prefill_token_threshold"),
+        (
+            {"long_prefill_token_threshold": 1, "enable_chunked_prefill": False},
+            "long_prefill_token_threshold needs chunked prefill",
+        ),
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**settings)
