@@ -3,7 +3,7 @@
     python benchmarks/scheduler.py
     python benchmarks/scheduler.py --requests 1000000 --blocks 9000 --prompt-tokens 60 --output-tokens 8 --max-tokens 32
 
-The first is a cache about four times too small. Each runs with admission control and the choice of victims on and off.
+The first is a cache about four times too small. Each runs with admission control, without, and with another victim.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ COSTS = CostModel(
 SETTINGS = {
     "default": {},
     "no admission control": {"enable_admission_control": False},
-    "last victim": {"preemption_victim": "last"},
-    "neither": {"enable_admission_control": False, "preemption_victim": "last"},
+    "neither, least waste": {"enable_admission_control": False, "preemption_victim": "least-waste"},
 }
 
 

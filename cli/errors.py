@@ -2,6 +2,7 @@
 
     CommandError
     |- UsageError (ValueError)   flags that cannot be meant; exit 2
+    |- StandardOutputError       the summary cannot be printed; exit 7
     `- InterruptError            the user pressed Ctrl-C; exit 130
 
 The other rooms raise their own classes (`infer.io.errors`, `infer.engine.errors`); what has no line in `_EXIT_CODES` is

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -80,8 +81,8 @@ def run_job(config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine] = 
     """Take every row of the input through the model. Talks on standard error.
 
     Raises:
-        UsageError, InputError, OutputExistsError, ConfigError: the job cannot work; found before the model is loaded
-            where that is possible.
+        UsageError, InputError, OutputNameError, OutputExistsError, ConfigError: the job cannot work; found before the
+            model is loaded where that is possible.
         ModelError, StorageError: it can go no further.
         InterruptError: the user pressed Ctrl-C.
     """
@@ -117,7 +118,7 @@ def plan_job(config: JobConfig) -> JobPlan:
     """Open the input and check the job against its columns.
 
     Raises:
-        UsageError, InputError, OutputExistsError: the job cannot work.
+        UsageError, InputError, OutputNameError, OutputExistsError: the job cannot work.
     """
     source = open_source(config.inputs, limit=config.limit)
     if not source.schema.names:
@@ -139,9 +140,15 @@ def plan_job(config: JobConfig) -> JobPlan:
         has_priority=has_priority,
         has_logprobs=has_logprobs,
         output=OutputFile(config.output, schema, inputs=config.inputs, overwrite=config.overwrite),
-        trace=None if config.trace is None else TableFile(config.trace, TRACE_SCHEMA, overwrite=config.overwrite),
+        trace=None if config.trace is None else _trace_file(config, config.trace),
         columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns, *[PRIORITY] * has_priority])),
     )
+
+
+def _trace_file(config: JobConfig, path: str) -> TableFile:
+    if Path(path).resolve() == Path(config.output).resolve():
+        raise UsageError(f"--trace and the output have one name: {path}")
+    return TableFile(path, TRACE_SCHEMA, inputs=config.inputs, overwrite=config.overwrite)
 
 
 def _run(
@@ -152,7 +159,7 @@ def _run(
 
     begin = perf_counter()
     plan = plan_job(config)
-    with plan.output:
+    with plan.trace or nullcontext() as trace, plan.output:
         engine = load(config.engine, say)
         loaded = perf_counter()
         defaults = replace(engine.default_sampling_params, **config.sampling)
@@ -184,7 +191,7 @@ def _run(
                 completion_tokens_done=counts.completion_tokens,
             )
 
-        with open_view(console, snapshot) as view, plan.trace or nullcontext() as trace:
+        with open_view(console, snapshot) as view:
 
             def on_step() -> None:
                 if trace is not None and engine.last_step is not None:

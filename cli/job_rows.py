@@ -41,7 +41,7 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """The sampling parameters and the seed of a row."""
+    """The sampling parameters, the seed and the priority of a row."""
 
     defaults: SamplingParams
     row_params: RowParams | None

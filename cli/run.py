@@ -122,7 +122,7 @@ def run_command(
         bool, _fitted(help="foresee the room for answers [default: on]")
     ] = _DEFAULT.enable_admission_control,
     preemption_victim: Annotated[
-        Literal["least-waste", "last"], _engine(metavar="NAME", help="who gives way: least-waste, last")
+        Literal["last", "least-waste"], _engine(metavar="NAME", help="who gives way: last, least-waste")
     ] = _DEFAULT.preemption_victim,
     json: Annotated[bool, _report("--json", help="print one JSON object at the end")] = False,
     trace: Annotated[str | None, _report(metavar="FILE", help="write what each step decided, as .parquet")] = None,

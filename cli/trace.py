@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ TRACE_SCHEMA = pa.schema(
 
 def trace_record(step: StepRecord, seconds: float) -> dict[str, object]:
     """The row of `step`."""
-    return asdict(step) | {
+    return {name: getattr(step, name) for name in TRACE_SCHEMA.names if hasattr(step, name)} | {
         "seconds": seconds,
         "scheduled": [{"row": row, "num_tokens": num_tokens} for row, num_tokens in step.scheduled],
         "preempted": [{"row": row, "beneficiary": beneficiary} for row, beneficiary in step.preempted],

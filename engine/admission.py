@@ -19,87 +19,111 @@ import numpy as np
 from infer.engine.output_lengths import OutputLengths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Many
+
+    from numpy.typing import NDArray
 
     from infer.engine.block import Block
     from infer.engine.kv_cache_manager import KVCacheManager
+    from infer.engine.preemption import Rank
     from infer.engine.sequence import Sequence
+
+    Floats = NDArray[np.float64]
 
 _NUM_DEVIATIONS = 1.0
 """Of the lengths' sum, kept as a reserve."""
 
 
 class Admission:
-    """Looks ahead over the sequences that run. `begin` is called once a step, before the first `admits`."""
+    """Looks ahead over the sequences that run. `begin` is called once a step, before the first `admits`.
 
-    def __init__(self, kv_cache_manager: KVCacheManager) -> None:
+    Those of a lower class than the one that waits are not looked at: they would give way.
+    """
+
+    def __init__(self, kv_cache_manager: KVCacheManager, rank: Callable[[Sequence], Rank]) -> None:
         self._manager = kv_cache_manager
+        self._rank = rank
         self._lengths = OutputLengths()
         self._running: list[Sequence] = []
-        self._ahead: _Ahead | None = None
+        self._ahead: dict[int, _Ahead] = {}
+        """By class."""
         self._refused: tuple[Sequence, int] | None = None
         """With how many running. Until one of them leaves, they only need more."""
 
     def observe(self, sequence: Sequence) -> None:
         """`sequence` has ended."""
-        self._lengths.observe(len(sequence.output_token_ids), sequence.request.sampling_params.max_tokens)
+        self._lengths.observe(len(sequence.output_token_ids), sequence.max_output_tokens)
 
     def begin(self, running: list[Sequence]) -> None:
         self._running = running
-        self._ahead = None
+        self._ahead = {}
         if self._refused is not None and self._refused[1] != len(running):
             self._refused = None
 
     def admits(self, sequence: Sequence, cached_blocks: Many[Block]) -> bool:
         """Whether all that run will have room with `sequence` among them. Alone it always has."""
-        if not self._running:
-            return True
         if self._refused is not None and self._refused[0] is sequence:
             return False
-        if self._ahead is None:
-            self._ahead = _Ahead(self._manager, self._lengths, self._running)
-        has_room = self._ahead.has_room_for(sequence, sum(block.ref_cnt > 0 for block in cached_blocks))
+        priority, _ = self._rank(sequence)
+        if priority not in self._ahead:
+            served = [other for other in self._running if self._rank(other)[0] <= priority]
+            self._ahead[priority] = _Ahead(self._manager, self._lengths, served)
+        has_room = self._ahead[priority].has_room_for(sequence, cached_blocks)
         if not has_room:
             self._refused = sequence, len(self._running)
         return has_room
 
 
 class _Ahead:
-    """The blocks of a step's sequences from now on. Those admitted in the step are added as they come."""
+    """The blocks of some sequences from now on. Those admitted in the step are added as they come."""
 
-    def __init__(self, manager: KVCacheManager, lengths: OutputLengths, running: list[Sequence]) -> None:
-        self._lengths = lengths
+    def __init__(self, manager: KVCacheManager, lengths: OutputLengths, sequences: list[Sequence]) -> None:
         self._block_size = manager.block_size
         self._num_blocks = manager.pool.num_blocks
-        num_held = manager.pool.num_blocks - manager.pool.num_free_blocks
-        self._num_shared = sum(len(sequence.block_table) for sequence in running) - num_held
-        """Blocks that are counted once for each of several holders."""
-        self._tokens, self._left, self._variance = self._expect(running)
+        shared = [_shared_blocks(sequence.block_table) for sequence in sequences]
+        # Counted once, and as if they stayed for ever: whoever shares a prefix goes on sharing it.
+        self._num_shared = len({block.block_id for blocks in shared for block in blocks})
+        output, limits = _outputs(sequences), _limits(sequences)
+        self._forecast = lengths.forecast(output, limits)
+        own = np.array([each.num_tokens for each in sequences], np.float64)
+        own -= self._block_size * np.array([len(blocks) for blocks in shared], np.float64)
+        expected, variance = self._forecast.lengths(output, limits)
+        self._state = own, expected - output, variance
+        """Of each sequence: tokens that are its alone, tokens that it will still generate, and their variance."""
 
-    def has_room_for(self, sequence: Sequence, num_shared: int) -> bool:
-        grown = [np.concatenate(pair) for pair in zip(self._state(), self._expect([sequence]), strict=True)]
-        if self._peak(*grown) - self._num_shared - num_shared > self._num_blocks:
+    def has_room_for(self, sequence: Sequence, cached_blocks: Many[Block]) -> bool:
+        output, limits = _outputs([sequence]), _limits([sequence])
+        expected, variance = self._forecast.lengths(output, limits)
+        num_held = sum(block.ref_cnt > 0 for block in cached_blocks)
+        own = np.array([float(sequence.num_tokens - num_held * self._block_size)])
+        one = own, expected - output, variance
+        grown = tuple(np.concatenate(pair) for pair in zip(self._state, one, strict=True))
+        is_alone = len(self._state[0]) == 0
+        if not is_alone and self._peak(*grown) + self._num_shared > self._num_blocks:
             return False
-        self._tokens, self._left, self._variance = grown
-        self._num_shared += num_shared
+        self._state = grown  # type: ignore[assignment]
         return True
 
-    def _state(self) -> tuple[np.ndarray, ...]:
-        return self._tokens, self._left, self._variance
-
-    def _expect(self, sequences: list[Sequence]) -> tuple[np.ndarray, ...]:
-        """Tokens that each holds once it is caught up, tokens that it will still generate, and their variance."""
-        tokens = np.array([sequence.num_tokens for sequence in sequences], np.float64)
-        num_output = np.array([len(sequence.output_token_ids) for sequence in sequences], np.float64)
-        limits = np.array([sequence.request.sampling_params.max_tokens for sequence in sequences], np.float64)
-        expected, variance = self._lengths.predict(num_output, limits)
-        return tokens, expected - num_output, variance
-
-    def _peak(self, tokens: np.ndarray, left: np.ndarray, variance: np.ndarray) -> float:
+    def _peak(self, own: Floats, left: Floats, variance: Floats) -> float:
         order = np.argsort(left)
-        tokens, left, variance = tokens[order], left[order], variance[order]
+        own, left, variance = own[order], left[order], variance[order]
         # Just before the k-th ends, it and all that end later are there, each with a block that is half empty.
         still_there = np.arange(len(left), 0, -1)
-        held, spread = (values[::-1].cumsum()[::-1] for values in (tokens, variance))
+        held, spread = (values[::-1].cumsum()[::-1] for values in (own, variance))
         peaks = (held + still_there * left + _NUM_DEVIATIONS * np.sqrt(spread)) / self._block_size + still_there / 2
         return float(peaks.max())
+
+
+def _shared_blocks(block_table: list[Block]) -> list[Block]:
+    """Those at its beginning that others hold, too."""
+    end = next((index for index, block in enumerate(block_table) if block.ref_cnt == 1), len(block_table))
+    return block_table[:end]
+
+
+def _outputs(sequences: list[Sequence]) -> Floats:
+    return np.array([len(sequence.output_token_ids) for sequence in sequences], np.float64)
+
+
+def _limits(sequences: list[Sequence]) -> Floats:
+    return np.array([sequence.max_output_tokens for sequence in sequences], np.float64)

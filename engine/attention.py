@@ -1,8 +1,8 @@
 """The bridge between transformers' attention interface and our kernels.
 
 Every attention layer of the network calls `_attend`, which hands the call to the `AttentionContext` that comes with the
-forward pass as an argument. Two contexts exist: `AttentionProbe` learns what the layers need, once at load;
-`PagedAttention` serves a step from the KV cache.
+forward pass as an argument; a layer that was swapped for ours hands it over itself. `AttentionProbe` learns what the
+layers need, once at load; `PagedAttention` serves a step from the KV cache.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class AttentionProbe:
         num_kv_heads, head_dim = call.key.shape[1:]
         value_head_dim = call.value.shape[2]
         self.layers[call.layer_idx] = LayerSpec(num_kv_heads, head_dim, value_head_dim, call.sliding_window)
-        self.unknown |= {name for name, value in unknown.items() if value is not None and value is not False}
+        self.unknown |= unknown.keys()
         return call.query.new_zeros(*call.query.shape[:2], value_head_dim)
 
 
@@ -181,7 +181,8 @@ def _attend(
         softcap or 0.0,
         s_aux,
     )
-    unknown = {name: value for name, value in kwargs.items() if name not in _HARMLESS}
+    asked = {name: value for name, value in kwargs.items() if value is not None and value is not False}
+    unknown = {name: value for name, value in asked.items() if name not in _HARMLESS}
     return attention_context.attend(call, unknown)[None], None
 
 

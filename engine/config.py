@@ -7,13 +7,13 @@ from typing import Literal
 
 from infer.engine.errors import ConfigError
 
-PreemptionVictim = Literal["least-waste", "last"]
+PreemptionVictim = Literal["last", "least-waste"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Names are vLLM's. None means: fitted to the model, the memory and the data when the engine starts.
+    """Names are vLLM's where it has the setting. None means: fitted to the model, the memory and the data at the start.
 
     Raises:
         ConfigError: a value outside its range, or two that contradict each other.
@@ -46,8 +46,8 @@ class EngineConfig:
     preemption_mode: Literal["recompute"] = "recompute"
     enable_admission_control: bool = True
     """Begin a sequence only where there will be room for it until it ends, as far as can be foreseen."""
-    preemption_victim: PreemptionVictim = "least-waste"
-    """Of those that may have to give way: who loses least work, or who came last."""
+    preemption_victim: PreemptionVictim = "last"
+    """Of those that may have to give way: who came last, or who loses least work."""
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
@@ -16,6 +15,7 @@ from infer.engine.generation import Generation
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.memory import available_bytes
+from infer.engine.model_dtype import dtype_name
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.phase_timer import PhaseTimer
@@ -24,6 +24,7 @@ from infer.engine.request import Completion, Request
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
 from infer.engine.scheduler import Pause, Scheduler
+from infer.engine.seeding import derive_seed
 from infer.engine.sequence import Sequence
 from infer.engine.stats import EngineStats
 from infer.engine.tokenizer import Tokenizer
@@ -86,13 +87,12 @@ class Engine:
         self._generations: dict[int, Generation] = {}
         self._scheduler: Scheduler | None = None
         self._runner: ModelRunner | None = None
-        self._num_finished = self._num_prompt_tokens = self._num_completion_tokens = 0
+        self._num_finished = self._num_completion_tokens = 0
 
     def describe(self) -> list[str]:
         """What was loaded and on what it runs, a line each."""
-        dtype = str(self._dtype).removeprefix("torch.")
         lines = [
-            f"model {self.model_name}, {dtype} on {self._device}, {self._backend.name} attention, "
+            f"model {self.model_name}, {dtype_name(self._dtype)} on {self._device}, {self._backend.name} attention, "
             f"up to {self.max_model_len:,} tokens a row{self._max_model_len_reason}"
         ]
         if self._backend.fallback_reason:
@@ -146,10 +146,6 @@ class Engine:
         assert self._scheduler is not None
         return self._scheduler
 
-    @property
-    def num_unfinished_requests(self) -> int:
-        return len(self._generations)
-
     def has_unfinished_requests(self) -> bool:
         return bool(self._generations)
 
@@ -178,7 +174,7 @@ class Engine:
         return None if self._scheduler is None else self._scheduler.last_step
 
     def pause(self, what: Pause = Pause.ALL) -> None:
-        """Let the next steps leave out `what`; a step that has nothing to do returns at once."""
+        """Let the next steps leave out `what`; whoever steps meanwhile must see to it that there is something to do."""
         self.scheduler.pause = what
 
     def resume(self) -> None:
@@ -197,14 +193,12 @@ class Engine:
     ) -> list[Completion]:
         """Completions of texts or token ids, in their order; a refused one has its error. For use from Python.
 
-        Each prompt draws from a seed of its own, derived from `seed` and its place.
+        Each prompt draws from a seed of its own, derived from `seed` and its place. Not while the engine is paused.
         """
-        from infer.engine.seeding import derive_seed
-
+        assert self.scheduler.pause is Pause.NOTHING, "the engine is paused: it would never end"
         params = sampling_params or self.default_sampling_params
         completions: dict[int, Completion] = {}
-        numbers = count()
-        for number, prompt in zip(numbers, prompts, strict=False):
+        for number, prompt in enumerate(prompts):
             try:
                 ids = self.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
                 self.add_request(Request(number, tuple(ids), params, derive_seed(seed, number, 0)))
@@ -238,7 +232,7 @@ class Engine:
         )
 
     def _warm_up(self) -> None:
-        """Run one token through everything that is compiled at first use: that is part of loading, not of the run."""
+        """Run one token through the network: what is compiled at first use is part of loading, not of the run."""
         block_size = self.config.block_size
         scheduler = Scheduler(self.config, KVCacheManager(1, block_size, enable_prefix_caching=False))
         scheduler.add(Sequence(Request(0, (0,), self.default_sampling_params)))
@@ -267,7 +261,9 @@ class Engine:
         for sequence, token in sampled:
             completion = self._generations[sequence.request_id].accept(token)
             if completion is not None:
-                self.scheduler.finish(sequence)
+                # How long an answer became that failed says nothing about others.
+                end = self.scheduler.finish if completion.error_code is None else self.scheduler.abort
+                end(sequence)
                 del self._generations[sequence.request_id]
                 completions.append(completion)
         self._num_finished += len(completions)

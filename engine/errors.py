@@ -1,10 +1,10 @@
 """What can go wrong in the engine.
 
 EngineError
-|- ConfigError (ValueError)      a setting that cannot work; the job stops before the model is loaded
+|- ConfigError (ValueError)      a setting that cannot work; the job stops before its first row
 |- ModelError (RuntimeError)     a model that cannot be found, read or run exactly
-|- RequestError (ValueError)     one request is refused; carries the row's error code, the others go on
-`- PromptError (ValueError)      one prompt cannot be rendered; likewise
+`- RequestError (ValueError)     one request is refused; carries the row's error code, the others go on
+   `- PromptError               one prompt cannot be rendered; likewise
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from torch import nn
 
 from infer.engine.attention import AttentionCall
 from infer.engine.prepack import can_merge, merge
-from infer.engine.probing import AttentionRecorder, is_close, random_angles, random_hidden
+from infer.engine.probing import AttentionRecorder, is_close, output_of, random_angles, random_hidden
 
 if TYPE_CHECKING:
     from infer.engine.attention import AttentionContext
@@ -58,15 +58,12 @@ def fuse_attention(attention: Any) -> FusedAttention | None:
     hidden_size, dtype = attention.q_proj.in_features, attention.q_proj.weight.dtype
     inputs = (random_hidden(hidden_size, dtype), random_angles(head_dim, dtype))
     asked, answer = AttentionRecorder(), AttentionRecorder()
-    try:
-        expected = attention(*inputs, attention_mask=None, attention_context=asked)[0]
-    except (TypeError, ValueError, RuntimeError):
-        # It wants other arguments, or embeddings of another size.
+    expected = output_of(attention, *inputs, attention_mask=None, attention_context=asked)
+    call = asked.call
+    if not isinstance(expected, tuple) or call is None or asked.unknown or call.value.shape != call.key.shape:
         return None
-    if asked.call is None or asked.unknown or asked.call.value.shape != asked.call.key.shape:
-        return None
-    fused = FusedAttention(attention, asked.call)
-    pairs = [(expected, fused(*inputs, attention_context=answer)[0])]
+    fused = FusedAttention(attention, call)
+    pairs = [(expected[0], fused(*inputs, attention_context=answer)[0])]
     assert answer.call is not None
-    pairs += [(getattr(asked.call, name), getattr(answer.call, name)) for name in ("query", "key", "value")]
+    pairs += [(getattr(call, name), getattr(answer.call, name)) for name in ("query", "key", "value")]
     return fused if all(is_close(before, after) for before, after in pairs) else None

@@ -9,7 +9,7 @@ from torch import nn
 
 from infer.engine.fused_attention import FusedAttention
 from infer.engine.fused_modules import FusedGatedMLP, FusedRMSNorm
-from infer.engine.probing import AttentionRecorder, is_close, random_angles, random_hidden
+from infer.engine.probing import AttentionRecorder, is_close, output_of, random_angles, random_hidden
 
 if TYPE_CHECKING:
     from infer.engine.attention import AttentionContext
@@ -61,5 +61,6 @@ def fuse_layer(layer: Any) -> FusedDecoderLayer | None:
     dtype = layer.input_layernorm.weight.dtype
     hidden = random_hidden(layer.self_attn.hidden_size, dtype)
     inputs = {"position_embeddings": random_angles(layer.self_attn.head_dim, dtype), "attention_mask": None}
-    before, after = (module(hidden, **inputs, attention_context=AttentionRecorder()) for module in (layer, fused))
-    return fused if isinstance(before, torch.Tensor) and is_close(before, after) else None
+    before = output_of(layer, hidden, **inputs, attention_context=AttentionRecorder())
+    after = fused(hidden, **inputs, attention_context=AttentionRecorder())
+    return fused if is_close(before, after) else None

@@ -1,4 +1,4 @@
-"""The parts of a layer as one kernel each: FusedRMSNorm and FusedGatedMLP."""
+"""The parts of a layer as fewer kernels: FusedRMSNorm and FusedGatedMLP."""
 
 from __future__ import annotations
 

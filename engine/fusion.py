@@ -1,7 +1,7 @@
 """Modules swapped after loading for ones that run as fewer kernels. The same for every architecture.
 
-All of it concerns models on a CPU. A module is recognised by what it does: it is swapped where ours makes the same of
-random inputs, and then the answer changes by rounding at most.
+All of it concerns models on a CPU. The names that transformers gives say what a module may be; random inputs decide: it
+is swapped only where ours makes the same of them, and then the answer changes by rounding at most.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from infer.engine.fused_attention import fuse_attention
 from infer.engine.fused_layer import fuse_layer
 from infer.engine.fused_modules import FusedGatedMLP, FusedRMSNorm
 from infer.engine.prepack import can_merge
-from infer.engine.probing import is_close, random_hidden
+from infer.engine.probing import is_close, output_of, random_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def _fuse_part(module: Any, *, backend: Backend) -> nn.Module | None:
 def _same(module: nn.Module, fused: nn.Module, weight: torch.Tensor) -> nn.Module | None:
     """`fused`, if it makes of a random input what `module` makes of it. The input is of the last size of `weight`."""
     hidden = random_hidden(weight.shape[-1], weight.dtype)
-    return fused if is_close(module(hidden), fused(hidden)) else None
+    return fused if is_close(output_of(module, hidden), fused(hidden)) else None
 
 
 def _has_linears(module: object, *names: str) -> bool:

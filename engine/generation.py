@@ -31,7 +31,7 @@ class Generation:
     __slots__ = ("_logprobs", "_stop_checker", "_tokenizer", "sampling_row", "sequence")
 
     def __init__(self, request: Request, *, sampler: Sampler, tokenizer: Tokenizer, max_model_len: int) -> None:
-        self.sequence = Sequence(request)
+        self.sequence = Sequence(request, max_model_len)
         self._tokenizer = tokenizer
         self._logprobs: list[TokenLogprob] = []
         self.sampling_row = sampler.row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from infer.engine.block_hash import hash_full_blocks
@@ -35,10 +36,14 @@ class KVCacheManager:
         """Whether a sequence of `num_tokens` could run if it were alone."""
         return self.num_blocks_for(num_tokens) <= self.pool.num_blocks
 
-    def fits_without(self, victims: Iterable[Sequence], num_tokens: int) -> bool:
-        """Whether `num_tokens` would have room once `victims` have given back what is theirs alone."""
-        num_freed = sum(block.ref_cnt == 1 for victim in victims for block in victim.block_table)
-        return self.num_blocks_for(num_tokens) <= self.pool.num_free_blocks + num_freed
+    def fits_without(self, victims: Iterable[Sequence], sequence: Sequence, token_budget: int) -> bool:
+        """Whether a chunk of `sequence` within the budget would have room once `victims` have given way."""
+        num_held = Counter(block for victim in victims for block in victim.block_table)
+        num_freed = sum(block.ref_cnt == references for block, references in num_held.items())
+        hits = self.find_cached_blocks(sequence)
+        num_kept = sum(block.ref_cnt > num_held[block] for block in hits)
+        num_tokens = min(sequence.num_tokens, len(hits) * self.block_size + token_budget)
+        return self.num_blocks_for(num_tokens) - num_kept <= self.pool.num_free_blocks + num_freed
 
     def find_cached_blocks(self, sequence: Sequence) -> list[Block]:
         """The longest cached prefix of `sequence`, as blocks not yet touched. At least one token is left to compute:

@@ -1,5 +1,8 @@
 """Who gives way when there is no room.
 
+Who came last has computed little, and whoever is preempted frees about as much as it loses; so looking for the least
+loss finds small victims, and needs more of them. `benchmarks/scheduler.py` compares the two.
+
 A sequence may only be preempted for one that is served before it: of a smaller priority, or of the same and earlier
 come. So the first of all is never a victim, and ends.
 """

@@ -39,9 +39,9 @@ class PrefillLimits:
         partial = plan.unfinished_prefills
         if self._max_partial and len(partial) >= self._max_partial:
             return False
-        if not self._max_long_partial or not self._threshold or sequence.num_tokens <= self._threshold:
+        if not self._max_long_partial or not self._is_long(sequence):
             return True
-        return sum(each.num_tokens > self._threshold for each in partial) < self._max_long_partial
+        return sum(map(self._is_long, partial)) < self._max_long_partial
 
     def _is_long(self, sequence: Sequence) -> bool:
         return sequence.num_tokens_with_spec - sequence.num_computed_tokens > self._threshold

@@ -9,6 +9,8 @@ import torch
 from infer.kernels.reference.rotary_store_kv import rotary_embedding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from infer.engine.attention import AttentionCall
 
 _TOLERANCES = {torch.bfloat16: 2**-6, torch.float32: 2**-14}
@@ -27,7 +29,7 @@ class AttentionRecorder:
         if call.rotary is not None:
             call.query, call.key = (rotary_embedding(heads, *call.rotary) for heads in (call.query, call.key))
         self.call = call
-        self.unknown = {name: value for name, value in unknown.items() if value is not None and value is not False}
+        self.unknown = unknown
         return call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], 1)
 
 
@@ -42,9 +44,17 @@ def random_angles(head_dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torc
     return cos, sin
 
 
-def is_close(before: torch.Tensor, after: torch.Tensor) -> bool:
+def output_of(module: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    """What `module` makes of the inputs; None where it does not take such inputs."""
+    try:
+        return module(*inputs, **named)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def is_close(before: object, after: torch.Tensor) -> bool:
     """Up to what rounding makes of it."""
-    if before.shape != after.shape or before.dtype is not after.dtype:
+    if not isinstance(before, torch.Tensor) or before.shape != after.shape or before.dtype is not after.dtype:
         return False
     tolerance = _TOLERANCES[before.dtype]
     return torch.allclose(before.float(), after.float(), rtol=tolerance, atol=tolerance)

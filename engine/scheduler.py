@@ -8,6 +8,7 @@ Sarathi-Serve (OSDI '24), paging from PagedAttention (SOSP '23).
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from infer.engine.scheduler_output import SchedulerOutput
 
 _QUEUES: dict[str, type[FCFSQueue | PriorityQueue]] = {"fcfs": FCFSQueue, "priority": PriorityQueue}
+
+
+_CANDIDATES_PER_SEQUENCE = 4
 
 
 class Pause(Enum):
@@ -58,13 +62,14 @@ class Scheduler:
         self.kv_cache_manager = kv_cache_manager
         self.waiting: RequestQueue = _QUEUES[config.scheduling_policy]()
         self.running: list[Sequence] = []
+        """In the order in which they are served: by class and arrival."""
         self.pause = Pause.NOTHING
         self.counters = SchedulerCounters()
         self.num_steps = 0
         self.last_step: StepRecord | None = None
         self._victims = VictimChooser(config.scheduling_policy, config.preemption_victim, config.block_size)
         self._prefills = PrefillLimits(config)
-        self._admission = Admission(kv_cache_manager) if config.enable_admission_control else None
+        self._admission = Admission(kv_cache_manager, self._victims.rank) if config.enable_admission_control else None
         self._num_arrivals = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -172,6 +177,8 @@ class Scheduler:
         return True
 
     def _schedule_waiting(self, plan: StepPlan) -> None:
+        if len(self.running) == self.config.max_num_seqs:
+            return
         if self._admission is not None:
             self._admission.begin(self.running)
         for sequence in self._next_waiting():
@@ -209,8 +216,8 @@ class Scheduler:
     def _preempt_lower(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Preempt one sequence of a lower class for one that waits, if they all together could make room for it."""
         victims = self._victims.strictly_lower(self.running, sequence)
-        num_tokens = min(sequence.num_tokens_with_spec, plan.token_budget)
-        if not victims or not self.kv_cache_manager.fits_without(victims, num_tokens):
+        token_budget = plan.token_budget + sum(map(plan.num_tokens_of, victims))
+        if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
             return False
         self._preempt(victims[0], plan, beneficiary=sequence)
         if self._admission is not None:
@@ -218,12 +225,12 @@ class Scheduler:
         return True
 
     def _next_waiting(self) -> list[Sequence]:
-        """As many as one step could admit, and not one more: the queue can be long."""
-        return list(islice(self.waiting, self.config.max_num_seqs))
+        """More than a step admits, since some are passed over, but not all: the queue can be long."""
+        return list(islice(self.waiting, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
 
     def _admit(self, sequence: Sequence, num_cached_tokens: int) -> None:
         self.waiting.remove(sequence)
-        self.running.append(sequence)
+        insort(self.running, sequence, key=self._victims.rank)
         sequence.status = SequenceStatus.RUNNING
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = num_cached_tokens

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SequenceStatus(Enum):
-    """Where a sequence stands. WAITING covers the preempted: they wait at the front, with nothing computed."""
+    """Where a sequence stands. WAITING covers the preempted, with nothing computed."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -20,7 +20,8 @@ class SequenceStatus(Enum):
 
 
 class Sequence:
-    """Tokens of one request and how far the cache has got with them. Changed by the Scheduler alone.
+    """Tokens of one request and how far the cache has got with them. Changed by the scheduler and its cache manager; a
+    sampled token is appended by its generation.
 
     token_ids   |----- prompt -----|-- generated --|
                 |---- num_computed_tokens ---|     what is left, a step hands out
@@ -31,6 +32,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "max_computed_tokens",
+        "max_output_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hashed_blocks",
@@ -41,8 +43,12 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, max_model_len: int | None = None) -> None:
         self.request = request
+        self.max_output_tokens = request.sampling_params.max_tokens
+        """The limit of the answer: what was asked for, or what the prompt leaves of `max_model_len`."""
+        if max_model_len is not None:
+            self.max_output_tokens = min(self.max_output_tokens, max_model_len - len(request.prompt_token_ids))
         self.arrival = 0
         """How many came before it; the scheduler counts."""
         self.token_ids = list(request.prompt_token_ids)

@@ -29,6 +29,10 @@ class StepPlan:
         if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
             self.unfinished_prefills.append(sequence)
 
+    def num_tokens_of(self, sequence: Sequence) -> int:
+        """Of a sequence that may not be scheduled at all."""
+        return self._scheduled.get(sequence, 0)
+
     def preempt(self, sequence: Sequence, beneficiary: Sequence) -> None:
         """Give the budget of a victim back, where it was already scheduled."""
         self.token_budget += self._scheduled.pop(sequence, 0)

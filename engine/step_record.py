@@ -59,7 +59,7 @@ class StepRecord:
     decode_tokens: int
     recomputed_tokens: int
     hit_tokens: int
-    """Prompt tokens that the prefix cache gave to requests begun in this step."""
+    """Tokens that the prefix cache gave to requests begun, or begun again, in this step."""
     given_blocks: tuple[int, ...]
     freed_blocks: tuple[int, ...]
     """Since the step before: by requests that ended, and by preempted ones."""

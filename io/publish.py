@@ -1,23 +1,16 @@
-"""Publishes an output at once or not at all.
-
-    out.parquet            nothing, or the old file          the complete new file
-    .out-1f2e3d4c.tmp      grows, row group by row group  ---^ renamed when synced and read back
-
-Whatever happens in between, SIGKILL and a power cut included, leaves the left column. Readers of data sets pass over
-names that begin with a dot.
-"""
+"""Publishes an output: written aside, synced, read back, renamed."""
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from infer.io import storage
-from infer.io.errors import OutputExistsError, OutputNameError
+from infer.io.aside import check_name, new_file
+from infer.io.errors import OutputNameError
 from infer.io.jsonl_writer import JsonlWriter
 from infer.io.parquet_writer import ParquetWriter
-from infer.io.paths import STANDARD_INPUT, FileFormat, input_files
+from infer.io.paths import FileFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +19,6 @@ if TYPE_CHECKING:
     from infer.io.row import Row
     from infer.io.schema import OutputSchema
     from infer.io.storage import NewFile
-
-_MAX_NAME = 40
 
 
 class OutputFile:
@@ -48,12 +39,10 @@ class OutputFile:
         self.num_rows = 0
         self._schema = schema
         self._writer_class = _writer_class(self.path)
-        _check_is_no_input(self.path, inputs)
-        _check_is_free(self.path, overwrite=overwrite)
+        check_name(self.path, inputs=inputs, overwrite=overwrite)
 
     def __enter__(self) -> Self:
-        name = f".{self.path.stem[:_MAX_NAME]}-{secrets.token_hex(4)}.tmp"
-        self._file: NewFile = storage.NewFile(self.path.with_name(name))
+        self._file: NewFile = new_file(self.path)
         try:
             self._writer = self._writer_class(self._file, self._schema)
         except BaseException:
@@ -93,16 +82,3 @@ def _writer_class(path: Path) -> type[ParquetWriter] | type[JsonlWriter]:
         return JsonlWriter
     suffixes = " ".join(suffix for known in FileFormat for suffix in known.value)
     raise OutputNameError(f"unknown output format: {path.name}", f"formats: {suffixes}")
-
-
-def _check_is_no_input(path: Path, inputs: Iterable[str | Path]) -> None:
-    names = [str(name) for name in inputs if str(name) != STANDARD_INPUT]
-    if path.exists() and any(path.samefile(file.path) for file in input_files(names)):
-        raise OutputExistsError(f"the output is one of the inputs: {path}", "choose another name with -o")
-
-
-def _check_is_free(path: Path, *, overwrite: bool) -> None:
-    if path.exists() and not path.is_file():
-        raise OutputExistsError(f"the output is there and no regular file: {path}", "choose another name with -o")
-    if path.exists() and not overwrite:
-        raise OutputExistsError(f"the output exists: {path}", "replace it with --overwrite")

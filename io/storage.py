@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 1 << 20
 _HINTS = {
-    errno.ENOSPC: "free some space or choose another place with -o",
-    errno.EDQUOT: "free some space or choose another place with -o",
-    errno.EROFS: "choose a place that can be written to with -o",
-    errno.EACCES: "choose a place that can be written to with -o",
-    errno.EPERM: "choose a place that can be written to with -o",
+    errno.ENOSPC: "free some space or choose another place",
+    errno.EDQUOT: "free some space or choose another place",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: "choose a place that can be written to",
+    errno.EPERM: "choose a place that can be written to",
     errno.ENOENT: "create the directory first",
     errno.ENOTDIR: "create the directory first",
-    errno.EIO: "the device is failing; choose another place with -o",
+    errno.EIO: "the device is failing; choose another place",
 }
 
 

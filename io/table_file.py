@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -10,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infer.io import storage
-from infer.io.errors import OutputExistsError, OutputNameError
+from infer.io.aside import check_name, new_file
+from infer.io.errors import OutputNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 _ROW_GROUP_ROWS = 4096
@@ -23,22 +24,27 @@ class TableFile:
 
     Raises:
         OutputNameError: the name does not end in `.parquet`.
-        OutputExistsError: it is taken, and `overwrite` is not set.
+        OutputExistsError: it is taken, and `overwrite` is not set, or it is one of `inputs`.
         StorageError: the file system refused.
     """
 
-    def __init__(self, path: str | Path, schema: pa.Schema, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, schema: pa.Schema, *, inputs: Iterable[str | Path] = (), overwrite: bool = False
+    ) -> None:
         self.path = Path(path).resolve()
         if self.path.suffix.lower() != ".parquet":
             raise OutputNameError(f"unknown output format: {self.path.name}", "it is written as .parquet")
-        if self.path.exists() and not (overwrite and self.path.is_file()):
-            raise OutputExistsError(f"the output exists: {self.path}", "replace it with --overwrite")
+        check_name(self.path, inputs=inputs, overwrite=overwrite)
         self._schema = schema
         self._records: list[dict[str, object]] = []
 
     def __enter__(self) -> Self:
-        self._file = storage.NewFile(self.path.with_name(f".{self.path.stem[:40]}-{secrets.token_hex(4)}.tmp"))
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        self._file = new_file(self.path)
+        try:
+            self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        except BaseException:
+            self._file.discard()
+            raise
         return self
 
     def add(self, record: dict[str, object]) -> None:

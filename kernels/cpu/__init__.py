@@ -4,6 +4,7 @@ paged_attention, store_kv,      what Python calls
 rotary_store_kv, rms_norm,
 activation
 row_wise                        how rows are shared among the threads
+layout, capability              how the cache lies in memory, and whom these can serve
 cache_slot                      the way of a key and a value into the cache
 attend, chunk, softmax,         the compiled attention, from the threads down to one chunk of keys,
 partial, call, plan, workspace  what it is told and what it works in

@@ -62,6 +62,7 @@ def rotary_store_kv(
     slot_mapping: torch.Tensor,
 ) -> torch.Tensor:
     """The query that it returns is a view whose tokens lie apart."""
+    assert query.dtype == value.dtype == key_cache.dtype == value_cache.dtype, (value.dtype, key_cache.dtype)
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, value_head_dim = value.shape[1:]
     assert head_dim % (2 * LANES) == 0, head_dim

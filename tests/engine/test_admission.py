@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from schedulers import make_scheduler, make_sequence, planned, run_step
 
+from infer.engine.sequence import Sequence
+
 
 def run_all(scheduler, sequences):
     for sequence in sequences:
@@ -73,6 +75,23 @@ def test_short_answers_let_more_be_begun_once_they_are_known_to_be_short():
         end_after_two_tokens()
     assert widths[0] == 2
     assert max(widths) >= 8
+
+
+def test_a_higher_class_is_begun_at_the_cost_of_a_lower_one():
+    scheduler = make_scheduler(4, 4, enable_admission_control=True, scheduling_policy="priority")
+    low, high = make_sequence(12, priority=1), make_sequence(8, max_tokens=4, priority=0)
+    scheduler.add(low)
+    run_step(scheduler)
+    scheduler.add(high)
+    output = run_step(scheduler)
+    assert list(output.preempted) == [low]
+    assert planned(output) == {high: 8}
+
+
+def test_the_limit_of_an_answer_is_what_its_prompt_leaves_of_the_longest_sequence():
+    request = make_sequence(30, max_tokens=100_000).request
+    assert Sequence(request).max_output_tokens == 100_000
+    assert Sequence(request, max_model_len=100).max_output_tokens == 70
 
 
 def test_a_sequence_alone_is_begun_whatever_is_foreseen():

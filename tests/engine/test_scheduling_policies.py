@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from schedulers import make_scheduler, make_sequence, planned, run_step
+from schedulers import ShadowCache, make_scheduler, make_sequence, planned, run_step
 
 from infer.engine.config import EngineConfig
 from infer.engine.errors import ConfigError
@@ -58,27 +58,53 @@ def test_nobody_is_preempted_for_one_whom_that_would_not_help():
 
 def test_sequence_whose_blocks_of_this_step_are_shared_is_no_victim_of_it():
     prompt = list(range(8))
-    scheduler = make_scheduler(7, 4, scheduling_policy="priority", max_num_batched_tokens=64)
-    holder = make_sequence(4 * 3, priority=2)
-    scheduler.add(holder)
+    scheduler = make_scheduler(4, 4, scheduling_policy="priority", max_num_batched_tokens=6)
+    low = make_sequence([*prompt, 20, 21, 22], priority=2)
+    scheduler.add(low)
+    shadow = ShadowCache(4)
+    run_step(scheduler, shadow=shadow)
+    # `low` ends its second block in this step, and `high` attends to it; then `middle` finds no room.
+    high, middle = make_sequence([*prompt, 30], priority=0), make_sequence(5, priority=1)
+    add_all(scheduler, high, middle)
+    output = run_step(scheduler, shadow=shadow)
+    assert planned(output) == {low: 5, high: 1}
+    assert output.preempted == {}
+
+
+def test_blocks_that_victims_share_among_themselves_make_room_too():
+    prompt = list(range(24))
+    scheduler = make_scheduler(8, 4, scheduling_policy="priority")
+    lows = [make_sequence([*prompt, token], priority=1) for token in (50, 51)]
+    add_all(scheduler, *lows)
     run_step(scheduler)
-    # The twin attends to blocks that `low` computes in this very step; then `high` finds no room.
-    low, twin, high = (
-        make_sequence(prompt, priority=1),
-        make_sequence(prompt, priority=1),
-        make_sequence(9, priority=0),
-    )
-    add_all(scheduler, low, twin)
-    scheduler.running.remove(holder)
-    scheduler.running.append(holder)
+    assert scheduler.kv_cache_manager.pool.num_free_blocks == 0
+    high = make_sequence(12, priority=0)
     scheduler.add(high)
     output = run_step(scheduler)
-    assert holder in output.preempted
-    assert low not in output.preempted
+    assert set(output.preempted) == set(lows)
+    assert planned(output) == {high: 12}
 
 
-def test_victim_is_who_loses_least_work():
-    scheduler = make_scheduler(8, 2, enable_prefix_caching=False)
+def test_running_are_served_in_the_order_of_their_classes():
+    scheduler = make_scheduler(40, 4, scheduling_policy="priority", max_num_batched_tokens=8)
+    low, high = make_sequence(8, priority=1), make_sequence(20, priority=0)
+    scheduler.add(low)
+    run_step(scheduler)
+    scheduler.add(high)
+    assert planned(run_step(scheduler)) == {low: 1, high: 7}
+    assert planned(run_step(scheduler)) == {high: 8}
+
+
+def test_short_prompts_pass_more_long_ones_than_there_are_seats():
+    limits = {"long_prefill_token_threshold": 4, "max_long_partial_prefills": 1}
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=20, max_num_seqs=3, **limits)
+    longs, short = [make_sequence(30) for _ in range(6)], make_sequence(3)
+    add_all(scheduler, *longs, short)
+    assert planned(run_step(scheduler)) == {longs[0]: 4, short: 3}
+
+
+def test_victim_is_who_loses_least_work_where_that_is_asked_for():
+    scheduler = make_scheduler(8, 2, enable_prefix_caching=False, preemption_victim="least-waste")
     first, little, much = make_sequence(5), make_sequence(3), make_sequence(5)
     add_all(scheduler, first, little, much)
     run_step(scheduler)
@@ -87,8 +113,8 @@ def test_victim_is_who_loses_least_work():
     assert preempted == [[], [little]]
 
 
-def test_victim_is_who_came_last_where_that_is_asked_for():
-    scheduler = make_scheduler(8, 2, enable_prefix_caching=False, preemption_victim="last")
+def test_victim_is_who_came_last():
+    scheduler = make_scheduler(8, 2, enable_prefix_caching=False)
     first, little, much = make_sequence(5), make_sequence(3), make_sequence(5)
     add_all(scheduler, first, little, much)
     run_step(scheduler)
@@ -97,7 +123,7 @@ def test_victim_is_who_came_last_where_that_is_asked_for():
 
 
 def test_work_that_others_hold_too_is_not_lost_with_a_victim():
-    scheduler = make_scheduler(9, 2)
+    scheduler = make_scheduler(9, 2, preemption_victim="least-waste")
     shared = [1, 2, 3, 4, 5, 6]
     first, sharer, own = make_sequence(3), make_sequence([*shared, 9]), make_sequence(4)
     other = make_sequence([*shared, 8])

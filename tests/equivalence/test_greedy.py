@@ -57,7 +57,7 @@ def test_output_of_one_at_a_time_equals_transformers(oracle, model_type):
         {"num_blocks": 6},
         {"num_blocks": 6, "enable_admission_control": False},
         {"num_blocks": 6, "enable_admission_control": False, "enable_prefix_caching": False},
-        {"num_blocks": 6, "enable_admission_control": False, "preemption_victim": "last"},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_victim": "least-waste"},
         {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16, "enable_admission_control": False},
         {"long_prefill_token_threshold": 9, "max_num_partial_prefills": 2, "max_long_partial_prefills": 1},
         {"attention_backend": "reference"},

@@ -41,7 +41,7 @@ def test_jsonl_says_which_columns_become_json_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "hint"),
-    [(b"PAR1\x15\x04", "it is Parquet"), (gzip.compress(b"{}"), ".gz"), (b"\x28\xb5\x2f\xfd\x00", ".zst")],
+    [(b"PAR1\x15\x04", "it is Parquet"), (b"\x1f\x8b\x08\x00", ".gz"), (b"\x28\xb5\x2f\xfd\x00", ".zst")],
 )
 def test_jsonl_that_is_another_format_is_named(tmp_path: Path, data: bytes, hint: str) -> None:
     path = write(tmp_path / "a.jsonl", data)
