@@ -137,6 +137,20 @@ def test_rows_say_which_goes_first(tmp_path):
     assert summary.rows_failed == 1
 
 
+@pytest.mark.parametrize(
+    ("trace", "error_class"),
+    [("out.jsonl", UsageError), ("in.jsonl", OutputNameError), ("data.parquet", OutputExistsError)],
+)
+def test_trace_takes_no_name_that_is_in_use(tmp_path, trace, error_class):
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "data.parquet")
+    source = str(tmp_path / "data.parquet")
+    before = (tmp_path / "data.parquet").read_bytes()
+    with pytest.raises(error_class):
+        run(source, tmp_path / "out.jsonl", trace=str(tmp_path / trace), overwrite=True)
+    assert (tmp_path / "data.parquet").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.parquet"]
+
+
 def test_priorities_need_their_column(tmp_path):
     source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
     with pytest.raises(UsageError, match="needs a column of this name: priority"):

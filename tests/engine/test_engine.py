@@ -168,6 +168,20 @@ def test_parameters_with_tokens_that_the_model_does_not_have_are_refused(folder)
         engine.check_sampling_params(SamplingParams(stop_token_ids=(VOCAB_SIZE,)))
 
 
+def test_paused_engine_loses_nothing(folder):
+    engine = make_engine(folder)
+    expected = [completion.token_ids for completion in engine.generate([[5, 6, 7], [8, 9]], greedy())]
+    for number, prompt in enumerate(([5, 6, 7], [8, 9])):
+        engine.add_request(Request(number, tuple(prompt), greedy()))
+    completions = engine.step()
+    engine.pause()
+    assert [engine.step() for _ in range(3)] == [[], [], []]
+    engine.resume()
+    while engine.has_unfinished_requests():
+        completions += engine.step()
+    assert [completion.token_ids for completion in sorted(completions, key=lambda each: each.request_id)] == expected
+
+
 def test_cache_line_says_how_many_blocks_of_how_many_tokens(folder):
     assert make_engine(folder, num_blocks=40).fit_cache() == "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.9 MiB"
 

@@ -87,29 +87,29 @@ def test_the_last_running_is_preempted_and_computes_again_from_the_front_of_the_
     assert scheduler.counters.tokens_wasted == 4
 
 
-def test_a_sequence_alone_preempts_itself_only_when_nothing_else_can_give():
-    scheduler = make_scheduler(3, 2, enable_prefix_caching=False)
-    first, second = make_sequence(3, max_tokens=4), make_sequence(2, max_tokens=1)
+def test_a_sequence_gives_way_itself_where_nobody_is_served_after_it():
+    scheduler = make_scheduler(4, 2, enable_prefix_caching=False)
+    first, second = make_sequence(4, max_tokens=2), make_sequence(2, max_tokens=2)
     scheduler.add(first)
     scheduler.add(second)
-    order = []
-    while scheduler.has_unfinished():
-        run_step(scheduler)
-        order.append([sequence.status.name for sequence in (first, second)])
-    assert order[0] == ["RUNNING", "FINISHED"]
-    assert len(first.output_token_ids) == 4
+    assert planned(run_step(scheduler)) == {first: 4, second: 2}
+    output = run_step(scheduler)
+    # The first takes the last block, and the second may not take it from the first.
+    assert planned(output) == {first: 1}
+    assert output.preempted == {second: second}
 
 
 def test_budget_of_a_victim_goes_back():
-    scheduler = make_scheduler(6, 2, max_num_batched_tokens=4, enable_prefix_caching=False)
-    first, second = make_sequence(4), make_sequence(4)
-    scheduler.add(first)
+    scheduler = make_scheduler(4, 2, max_num_batched_tokens=4, scheduling_policy="priority")
+    low, high = make_sequence(7, priority=1), make_sequence(4, priority=0)
+    scheduler.add(low)
     run_step(scheduler)
-    scheduler.add(second)
-    outputs = [run_step(scheduler) for _ in range(10)]
-    for output in outputs:
-        assert all(sequence not in planned(output) for sequence in output.preempted)
-    assert scheduler.counters.num_preemptions > 0
+    run_step(scheduler)
+    scheduler.add(high)
+    output = run_step(scheduler)
+    # The low one had been planned with a token of the four.
+    assert output.preempted == {low: high}
+    assert planned(output) == {high: 4}
 
 
 def test_prefix_hit_is_at_most_all_tokens_but_one():
