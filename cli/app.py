@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _complain(text: str) -> None:
     # Without a standard error, print would take standard output, which is for data.
     if sys.stderr is not None:
-        print(text, file=sys.stderr)
+        # Where it cannot be written either, the exit code alone has to tell.
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def set_up_logging() -> None:

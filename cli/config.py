@@ -7,6 +7,7 @@ values arrive here. What excludes what is settled here.
 from __future__ import annotations
 
 import secrets
+import sys
 from dataclasses import dataclass, field, fields
 from glob import has_magic
 from pathlib import Path
@@ -65,13 +66,17 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
     inputs = tuple(flags["inputs"])
     if flags["limit"] is not None and flags["limit"] < 1:
         raise UsageError(f"--limit must be at least 1: {flags['limit']}")
+    if flags["output"] == "":
+        raise UsageError("-o names no file")
+    if not _is_unicode(flags["prefix"]):
+        raise UsageError(f"--prefix is no text: {flags['prefix']}")
     return JobConfig(
         inputs=inputs,
         output=flags["output"] or default_output(inputs),
         seed=secrets.randbelow(2**32) if flags["seed"] is None else flags["seed"],
         overwrite=flags["overwrite"],
         prompt=_prompt(flags),
-        limit=flags["limit"],
+        limit=None if flags["limit"] is None else min(flags["limit"], sys.maxsize),
         keep=None if flags["keep"] is None else _parse_names("--keep", flags["keep"]),
         prefix=flags["prefix"],
         row_params=flags["row_params"],
@@ -155,6 +160,15 @@ def _engine(flags: Mapping[str, Any]) -> EngineConfig:
     names = {each.name for each in fields(EngineConfig)} & flags.keys()
     settings = {name: flags[name] for name in names}
     return EngineConfig(**settings, memory_utilization=flags["gpu_memory_utilization"])
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it was given in UTF-8: other bytes become lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse_names(option: str, text: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Answer like this: {{"label": ...}}     a brace
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import dataclass
 from string import Formatter
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from infer.io.row import Row
 
+_MAX_WIDTH = 10_000
 _BRACES_HINT = "a column stands in braces, {text}; a brace itself is written twice, {{ or }}"
 
 
@@ -68,6 +70,8 @@ def parse_template(text: str) -> PromptTemplate:
         literals[-1] += literal
         if column is None:
             continue
+        if any(int(number) > _MAX_WIDTH for number in re.findall(r"\d+", format_spec or "")):
+            raise UsageError(f"a format of the prompt is wider than {_MAX_WIDTH:,} characters: {column}:{format_spec}")
         if not column or conversion or set(column) & set("\"'\n{") or "{" in (format_spec or ""):
             raise UsageError(f"the prompt has braces around what is no column: {column!r}", _BRACES_HINT)
         fields.append(Field(column, format_spec or ""))
@@ -88,7 +92,7 @@ def _field_text(field: Field, value: object) -> str:
         return format(value, field.format_spec) if field.format_spec else _plain_text(value)
     except UnicodeEncodeError as error:
         raise PromptError("invalid_unicode", f"column {field.column} has a lone surrogate") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise PromptError("invalid_input", f"column {field.column} cannot be written as text: {error}") from error
 
 

@@ -96,9 +96,14 @@ def _logit_bias(value: object) -> object:
     # A map column gives pairs; a struct has the keys of all rows, null where this row has none.
     pairs = value.items() if isinstance(value, dict) else value
     try:
-        return {int(token_id): bias for token_id, bias in pairs if bias is not None}  # type: ignore[attr-defined]
+        return {_token_id(token_id): bias for token_id, bias in pairs if bias is not None}  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         return value
+
+
+def _token_id(value: object) -> object:
+    # The keys of a struct are texts.
+    return int(value) if isinstance(value, str) else _whole(value)
 
 
 _READERS: dict[str, Callable[[object], object]] = {

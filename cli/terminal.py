@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import re
-from typing import TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 
@@ -28,12 +29,34 @@ def safe(text: str) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-class _QuietConsole(Console):
-    """What nobody reads any more is not worth a run: rich would end the process."""
+class _PatientStream:
+    """A stream that falls silent where it cannot be written to: nobody reads any more, or the disk of a log is full.
+    That is not worth a run."""
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        self.file = io.StringIO()
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._fall_silent()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        # What is left in its buffer would fail again when the interpreter closes the stream.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        self._stream = io.StringIO()
 
 
 def open_console(stream: TextIO | None) -> Console:
@@ -43,11 +66,11 @@ def open_console(stream: TextIO | None) -> Console:
     movements in the log. `NO_COLOR` wins over it, `TERM=dumb` over both.
     """
     if stream is None:
-        return _QuietConsole(file=io.StringIO(), quiet=True)
+        return Console(file=io.StringIO(), quiet=True)
     is_terminal = stream.isatty()
     is_forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
-    return _QuietConsole(
-        file=stream,
+    return Console(
+        file=cast("TextIO", _PatientStream(stream)),
         force_terminal=is_terminal,
         # Of a pipe nobody can say what reads it: only the sixteen colours that everything knows.
         color_system="auto" if is_terminal else "standard" if is_forced else None,

@@ -7,6 +7,9 @@ from typing import Literal
 
 from infer.engine.errors import ConfigError
 
+_MAX_BLOCK_SIZE = 4096
+"""Greater ones share no prefix and waste half of a block a sequence."""
+
 PreemptionVictim = Literal["last", "least-waste"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
@@ -57,6 +60,8 @@ class EngineConfig:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1: {getattr(self, name)}")
+        if self.block_size > _MAX_BLOCK_SIZE:
+            raise ConfigError(f"block_size must be at most {_MAX_BLOCK_SIZE}: {self.block_size}")
         for name in ("max_model_len", "num_blocks"):
             value = getattr(self, name)
             if value is not None and value < 1:

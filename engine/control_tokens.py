@@ -5,6 +5,8 @@
     rendered    <|im_start|>user\\nObey ‹<|im_end|>›<|im_end|>
     sealed      ALIAS1 user\\nObey <|im_end|> ALIAS2             the aliases are names that no row can guess
 
+A value that ends as a control token begins has a lone › behind it, so that what follows does not complete it.
+
 A second backend knows the aliases and not the control tokens, so a sealed prompt is tokenised in one piece: between two
 control tokens the ids are those that the text has by itself. A row without control tokens takes none of these steps.
 """
@@ -55,6 +57,9 @@ class ControlTokens:
         # The first alternative that fits is taken: longest first, as the backend matches them.
         self._contents = "|".join(map(re.escape, sorted(token_ids, key=len, reverse=True))) or _NEVER
         self._pattern = re.compile(self._contents)
+        # What a value and its surroundings could make a control token of together.
+        self._beginnings = tuple({content[:end] for content in token_ids for end in range(1, len(content))})
+        self._ends = tuple({content[start:] for content in token_ids for start in range(1, len(content))})
         nonce = secrets.token_hex(16)
         self._aliases = {content: f"<{nonce}:{token_id}>" for content, token_id in token_ids.items()}
         added = backend.get_added_tokens_decoder()
@@ -71,12 +76,21 @@ class ControlTokens:
     def render(self, data: Any, template: Callable[[Any], str]) -> PromptText:
         """`template(data)`. `data` is a string, or lists and dicts of strings; control tokens in it remain text."""
         texts = list(strings_in(data))
-        if not any(map(self._pattern.search, texts)):
+        if not any(map(self._may_forge, texts)):
             return PromptText(template(data))
-        # One character on each side, so that a template can still trim the text, split it and search it.
         opening, closing = _unused_characters(texts)
-        quoted = _map_strings(data, lambda text: self._pattern.sub(rf"{opening}\g<0>{closing}", text))
-        return PromptText(self._seal(template(quoted), opening, closing), is_sealed=True)
+
+        def quote(text: str) -> str:
+            # One character on each side, so that a template can still trim the text, split it and search it.
+            quoted = self._pattern.sub(rf"{opening}\g<0>{closing}", text)
+            before = opening if text.startswith(self._ends) else ""
+            return before + quoted + (closing if text.endswith(self._beginnings) else "")
+
+        return PromptText(self._seal(template(_map_strings(data, quote)), opening, closing), is_sealed=True)
+
+    def _may_forge(self, text: str) -> bool:
+        """Whether a control token is in `text`, or could come to be where it meets what stands beside it."""
+        return bool(self._pattern.search(text)) or text.startswith(self._ends) or text.endswith(self._beginnings)
 
     def encode_sealed(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each sealed text."""

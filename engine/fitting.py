@@ -28,6 +28,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device must be auto, cpu or cuda: {name}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device must be auto, cpu or cuda: {name}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"no CUDA device is available: {name}", hint="use --device cpu")
     return device

@@ -33,7 +33,7 @@ def resolve_model(name: str, revision: str | None, report: Callable[[str], None]
         ModelError: there is no such model, or it cannot be fetched or converted.
     """
     path = Path(name).expanduser() if name.startswith("~/") else Path(name)
-    if name and path.exists():
+    if name and _exists(path):
         _refuse_revision(name, revision)
         return _resolve_path(path, report)
     if name in BUILTIN_MODELS:
@@ -41,6 +41,14 @@ def resolve_model(name: str, revision: str | None, report: Callable[[str], None]
         target = builtin_path(BUILTIN_MODELS[name])
         return target if target.is_dir() else convert_gguf(fetch_model(name, revision, report), target, report)
     return fetch_model(name, revision, report)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # No file could have this name.
+        return False
 
 
 def fetch_model(name: str, revision: str | None, report: Callable[[str], None]) -> Path:

@@ -138,7 +138,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "min_p": (_is_number(0, 1), "a number from 0 to 1"),
     "presence_penalty": (_is_number(-2, 2), "a number from -2 to 2"),
     "frequency_penalty": (_is_number(-2, 2), "a number from -2 to 2"),
-    "repetition_penalty": (_is_number(0, _GREATEST, above_low=True), "a finite number above 0"),
+    "repetition_penalty": (_is_number(0.001, _GREATEST), "a finite number, at least 0.001"),
     "stop": (_are_texts, "texts, none of them empty"),
     "stop_token_ids": (_are_token_ids, "a sequence of token ids"),
     "max_tokens": (_is_int_from(1), "a whole number, at least 1"),

@@ -10,15 +10,15 @@ names that begin with a dot.
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infer.io import storage
-from infer.io.errors import OutputExistsError
+from infer.io.errors import OutputExistsError, StorageError
 from infer.io.paths import STANDARD_INPUT, input_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from infer.io.storage import NewFile
 
@@ -31,6 +31,15 @@ def check_name(path: Path, *, inputs: Iterable[str | Path], overwrite: bool) -> 
     Raises:
         OutputExistsError: the name is taken and `overwrite` is not set, or it is one of `inputs`, by whatever path.
     """
+    try:
+        _check_name(path, inputs, overwrite=overwrite)
+    except OutputExistsError:
+        raise
+    except OSError as error:
+        raise storage.refused("write", path, error) from error
+
+
+def _check_name(path: Path, inputs: Iterable[str | Path], *, overwrite: bool) -> None:
     names = [str(name) for name in inputs if str(name) != STANDARD_INPUT]
     if path.exists() and any(path.samefile(file.path) for file in input_files(names)):
         raise OutputExistsError(f"the output is one of the inputs: {path}", "choose another name")
@@ -38,6 +47,35 @@ def check_name(path: Path, *, inputs: Iterable[str | Path], overwrite: bool) -> 
         raise OutputExistsError(f"the output is there and no regular file: {path}", "choose another name")
     if path.exists() and not overwrite:
         raise OutputExistsError(f"the output exists: {path}", "replace it with --overwrite")
+
+
+def resolved(path: str | Path) -> Path:
+    """Through links: what is replaced is the file, not a link to it.
+
+    Raises:
+        StorageError: links that lead to themselves, or another name that cannot be.
+    """
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+
+
+def publish(file: NewFile, path: Path, *, overwrite: bool) -> None:
+    """Give a file that is complete and synced its name.
+
+    Raises:
+        OutputExistsError: the name was taken meanwhile; the file is kept beside it, under a name that is said.
+        StorageError: the file system refused.
+    """
+    try:
+        storage.rename(file.path, path, replace=overwrite)
+    except FileExistsError as error:
+        kept = path.with_name(f"{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+        storage.rename(file.path, kept, replace=True)
+        raise OutputExistsError(
+            f"the output has appeared while the run went on: {path}", f"what was computed is in {kept}"
+        ) from error
 
 
 def new_file(path: Path) -> NewFile:

@@ -204,7 +204,9 @@ def _row(index: int, line: Line, block: JsonBlock, file_name: str) -> Row:
     try:
         return Row(index, block, block.append(_parse(line)))
     except InvalidLineError as error:
-        return Row(index, None, error=RowError("invalid_input", f"{file_name}:{line.number}: {error}"))
+        # A file's name need not be UTF-8, and this goes into a column.
+        shown = file_name.encode(errors="backslashreplace").decode()
+        return Row(index, None, error=RowError("invalid_input", f"{shown}:{line.number}: {error}"))
 
 
 def _check_is_text(first: Line, file_name: str) -> None:

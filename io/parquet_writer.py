@@ -67,7 +67,9 @@ class ParquetWriter:
         """
         path = self._file.path
         try:
-            found = pq.read_metadata(path).num_rows
+            # Opened here: Arrow takes no name that is not UTF-8.
+            with path.open("rb") as file:
+                found = pq.read_metadata(file).num_rows
         except (OSError, pa.ArrowException) as error:
             raise StorageError(f"the file that was just written cannot be read back: {path}") from error
         if found != num_rows:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from infer.io.errors import InputError
 from infer.io.near_match import near_match_hint
+from infer.io.readable import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,10 @@ def input_files(paths: Sequence[str]) -> list[InputFile]:
     Raises:
         InputError: a path that is not there, holds nothing to read or is of an unknown format.
     """
-    files = [file for path in paths for file in _expand(path)]
+    files = []
+    for path in paths:
+        with reading(path):
+            files += _expand(path)
     formats = {file.format: file for file in files}
     if len(formats) > 1:
         one, other = (str(file.path) for file in formats.values())
@@ -101,7 +105,11 @@ def _directory_files(directory: Path, root: Path | None = None) -> list[InputFil
 def _input_file(path: Path, root: Path | None = None) -> InputFile:
     found = file_format(path)
     if not path.exists():
+        if path.is_symlink():
+            raise InputError(f"a link to a file that is not there: {path}")
         raise InputError(f"no such file: {path}", _sibling_hint(path))
+    if not path.is_file():
+        raise InputError(f"no regular file: {path}", "JSONL from a pipe is read from standard input, named -")
     if found is None:
         raise InputError(f"unknown input format: {path}", _suffix_hint())
     return InputFile(path, found, dict(_partition_keys(path.relative_to(root).parent)) if root else {})

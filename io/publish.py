@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from infer.io import storage
-from infer.io.aside import check_name, new_file
+from infer.io.aside import check_name, new_file, publish, resolved
 from infer.io.errors import OutputNameError
 from infer.io.jsonl_writer import JsonlWriter
 from infer.io.parquet_writer import ParquetWriter
@@ -14,6 +12,7 @@ from infer.io.paths import FileFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
     from types import TracebackType
 
     from infer.io.row import Row
@@ -34,8 +33,8 @@ class OutputFile:
     def __init__(
         self, path: str | Path, schema: OutputSchema, *, inputs: Iterable[str | Path] = (), overwrite: bool = False
     ) -> None:
-        # Through links: what is replaced is the file, not a link to it.
-        self.path = Path(path).resolve()
+        self.path = resolved(path)
+        self._overwrite = overwrite
         self.num_rows = 0
         self._schema = schema
         self._writer_class = _writer_class(self.path)
@@ -69,7 +68,7 @@ class OutputFile:
             self._writer.close()
             self._file.commit()
             self._writer.check(self.num_rows)
-            storage.rename(self._file.path, self.path)
+            publish(self._file, self.path, overwrite=self._overwrite)
         except BaseException:
             self._file.discard()
             raise

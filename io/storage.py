@@ -77,10 +77,29 @@ class NewFile:
                 file.close()
 
 
-def rename(source: Path, target: Path) -> None:
-    """Puts `source` in the place of `target` at once and for good. Both lie in one directory."""
+def rename(source: Path, target: Path, *, replace: bool) -> None:
+    """Puts `source` in the place of `target` at once and for good. Both lie in one directory.
+
+    Raises:
+        FileExistsError: there is a target, and it may not be replaced.
+        StorageError: the file system refused.
+    """
+    if not replace:
+        try:
+            # A second name is refused where the name is taken; a rename is not.
+            os.link(source, target)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A file system without second names.
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+            replace = True
     with _refusals("write", target):
-        source.replace(target)
+        if replace:
+            source.replace(target)
+        else:
+            source.unlink()
         descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -102,5 +121,10 @@ def _refusals(what: str, path: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"cannot {what} {path}: {reason}", _HINTS.get(error.errno or 0, "")) from error
+        raise refused(what, path, error) from error
+
+
+def refused(what: str, path: object, error: OSError) -> StorageError:
+    """What `error` says, with the name and what would help."""
+    reason = (error.strerror or str(error)).lower()
+    return StorageError(f"cannot {what} {path}: {reason}", _HINTS.get(error.errno or 0, ""))

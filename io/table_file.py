@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infer.io import storage
-from infer.io.aside import check_name, new_file
+from infer.io.aside import check_name, new_file, publish, resolved
 from infer.io.errors import OutputNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
     from types import TracebackType
 
 _ROW_GROUP_ROWS = 4096
@@ -31,7 +30,8 @@ class TableFile:
     def __init__(
         self, path: str | Path, schema: pa.Schema, *, inputs: Iterable[str | Path] = (), overwrite: bool = False
     ) -> None:
-        self.path = Path(path).resolve()
+        self.path = resolved(path)
+        self._overwrite = overwrite
         if self.path.suffix.lower() != ".parquet":
             raise OutputNameError(f"unknown output format: {self.path.name}", "it is written as .parquet")
         check_name(self.path, inputs=inputs, overwrite=overwrite)
@@ -59,7 +59,7 @@ class TableFile:
             self._flush()
             self._writer.close()
             self._file.commit()
-            storage.rename(self._file.path, self.path)
+            publish(self._file, self.path, overwrite=self._overwrite)
         except BaseException:
             self._file.discard()
             raise

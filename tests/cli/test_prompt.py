@@ -154,6 +154,12 @@ def test_system_flag_gives_way_to_a_system_message_of_the_row():
             "invalid_input",
             "column x cannot be written as text: Unknown format code 'f' for object of type 'str'",
         ),
+        (
+            PromptSpec(prompt="{x:c}"),
+            make_row(x=2**40),
+            "invalid_input",
+            "column x cannot be written as text: %c arg not in range(0x110000)",
+        ),
         (PromptSpec(messages_column="x"), make_row(x=5), "invalid_input", "messages must be a list: int"),
         (
             PromptSpec(messages_column="x"),
@@ -239,6 +245,13 @@ def test_raw_run_takes_no_messages_for_its_prompt():
 def test_messages_column_of_numbers_is_refused():
     with pytest.raises(UsageError, match=r"^--messages-column must be a list of messages, x is int64$"):
         PromptSpec(messages_column="x").resolve(pa.schema([("x", pa.int64())]))
+
+
+@pytest.mark.parametrize("field", ["text:>10001", "x:99999999999.2f", "x:.9999999999999999999f"])
+def test_format_that_would_fill_the_memory_stops_the_job(field):
+    with pytest.raises(UsageError, match="a format of the prompt is wider than 10,000 characters") as caught:
+        PromptSpec(prompt=f"{{{field}}}").resolve(pa.schema([("text", pa.string()), ("x", pa.float64())]))
+    assert str(caught.value).endswith(field)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ def test_seed_that_is_no_whole_number_is_an_error_of_its_row(seed):
     assert caught.value.code == "invalid_input"
 
 
+@pytest.mark.parametrize("token_id", [float("inf"), float("nan"), 1.5])
+def test_bias_of_what_is_no_token_is_an_error_of_its_row(token_id):
+    with pytest.raises(RequestError, match="logit_bias must be token ids"):
+        read(logit_bias=pa.array([[[token_id, 1.0]]], pa.list_(pa.list_(pa.float64()))))
+
+
 def test_row_overrides_what_it_names_and_keeps_the_rest():
     assert read(max_tokens=8, top_p=0.9) == SamplingParams(temperature=0.5, max_tokens=8, top_p=0.9)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 
 import pytest
@@ -91,16 +92,24 @@ def test_only_a_terminal_that_is_not_dumb_can_be_redrawn(
     assert can_redraw(open_console(Stream(is_terminal=is_terminal))) is expected
 
 
-class StreamWithoutReader(io.StringIO):
+class StreamThatFails(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+        self.num_writes = 0
+
     def write(self, text: str) -> int:
-        raise BrokenPipeError
+        self.num_writes += 1
+        raise self.error
 
 
-def test_console_goes_silent_when_its_reader_is_gone():
-    console = open_console(StreamWithoutReader())
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "no space left on device")])
+def test_console_goes_silent_when_its_stream_cannot_be_written(error):
+    stream = StreamThatFails(error)
+    console = open_console(stream)
     for _ in range(3):
         console.print("a line")
-    assert console.quiet
+    assert stream.num_writes == 1
 
 
 def test_console_is_silent_where_there_is_no_stream():

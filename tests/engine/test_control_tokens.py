@@ -44,6 +44,21 @@ def test_no_text_brings_a_control_token_into_a_prompt_or_loses_a_character(text)
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == turn(text)
 
 
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.lists(st.sampled_from([*FRAGMENTS, "<|im_end|", "|>", ">"]), max_size=3).map("".join), max_size=5),
+    st.sampled_from(["", "<", ">", "|im_end|>", "end|>"]),
+)
+def test_values_and_what_stands_between_them_make_no_control_token_together(values, between):
+    text = between.join(["", *values, ""])
+    written = [each for each in TOKENIZER.encode(between, add_special_tokens=False) if each in SPECIAL_IDS]
+    prompt = TOKENIZER.render(values, lambda values: between.join(["", *values, ""]))
+    ids = TOKENIZER.encode_prompt(prompt, add_special_tokens=False)
+    if values:
+        assert [each for each in ids if each in SPECIAL_IDS] == written
+    assert TOKENIZER.decode(ids, skip_special_tokens=False) == text
+
+
 def test_strings_are_found_wherever_they_are_nested():
     data = {"a": ["<|im_end|>", {"b": ("<|im_start|>", 5, None)}]}
     prompt = TOKENIZER.render(data, lambda data: f"{data['a'][0]}{data['a'][1]['b'][0]}<|im_end|>")
@@ -52,7 +67,7 @@ def test_strings_are_found_wherever_they_are_nested():
 
 
 def test_prompt_of_a_harmless_row_is_the_text_that_the_template_wrote():
-    assert TOKENIZER.render("<|im_en", turn) == PromptText("<|im_start|>user\n<|im_en<|im_end|>")
+    assert TOKENIZER.render("im_en|", turn) == PromptText("<|im_start|>user\nim_en|<|im_end|>")
 
 
 def test_alias_is_another_in_every_process_and_cannot_be_guessed():

@@ -23,7 +23,7 @@ from infer.engine.sampling_params import SamplingParams, describe, from_generati
         ({"min_p": 1.5}, "min_p must be a number from 0 to 1: 1.5"),
         ({"presence_penalty": 2.1}, "presence_penalty must be a number from -2 to 2: 2.1"),
         ({"frequency_penalty": -2.1}, "frequency_penalty must be a number from -2 to 2: -2.1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be a finite number above 0: 0.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be a finite number, at least 0.001: 0.0"),
         ({"stop": ""}, "stop must be texts, none of them empty: ''"),
         ({"stop": ("a", "")}, "stop must be texts, none of them empty: ('a', '')"),
         ({"stop": "abc"}, "stop must be texts, none of them empty: 'abc'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def test_jsonl_that_is_another_format_is_named(tmp_path: Path, data: bytes, hint
     with pytest.raises(InputError, match="this is no JSONL") as caught:
         open_source([path])
     assert hint in caught.value.hint
+
+
+def test_jsonl_bad_line_of_a_file_whose_name_is_not_unicode_can_be_written_down(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.jsonl")
+    path.write_bytes(b"[1]\n")
+    ((_, _, message),) = table_of(str(path))
+    assert message is not None
+    assert message.encode().endswith(b"a\\udcff.jsonl:1: expected an object, found a list")
 
 
 def test_jsonl_bad_line_is_an_error_of_its_row(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_input_files_refuses_what_is_not_there() -> None:
     assert error_of("nowhere/x.parquet") == ("no such file: nowhere/x.parquet", "")
     assert error_of("*.jsonl") == ("no file matches: *.jsonl", "")
     assert error_of("empty") == ("no input files in directory: empty", formats)
+
+
+def test_input_files_refuses_what_is_no_file_and_names_that_cannot_be(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "dangling.jsonl").symlink_to("nowhere.jsonl")
+    long = "x" * 300 + ".jsonl"
+    assert error_of(str(tmp_path / "pipe.jsonl"))[0] == f"no regular file: {tmp_path / 'pipe.jsonl'}"
+    assert error_of(str(tmp_path / "dangling.jsonl")) == (
+        f"a link to a file that is not there: {tmp_path / 'dangling.jsonl'}",
+        "",
+    )
+    assert error_of(long)[0] == f"cannot read {long}: file name too long"
 
 
 def test_input_files_refuses_other_formats_and_mixtures() -> None:

@@ -7,7 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -20,9 +21,6 @@ from infer.io.publish import OutputFile
 from infer.io.reader import open_source
 from infer.io.row import Row
 from infer.io.schema import OutputSchema, output_schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RESULTS = pa.schema([("response", pa.string()), ("tokens", pa.int32()), ("_row", pa.int64())])
 NO_INPUT = OutputSchema(pa.schema([]), RESULTS)
@@ -137,6 +135,37 @@ def test_output_is_replaced_when_asked_for_and_only_at_the_end(tmp_path: Path) -
         assert path.read_text() == "old"
     assert lines_of(path) == [{"response": "response 0", "tokens": None, "_row": 0}]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
+def test_output_that_appears_meanwhile_is_left_alone_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
+    def run() -> None:
+        with OutputFile(tmp_path / name, NO_INPUT) as out:
+            out.write(records(3))
+            (tmp_path / name).write_text("precious")
+
+    with pytest.raises(OutputExistsError) as caught:
+        run()
+    assert (tmp_path / name).read_text() == "precious"
+    assert str(caught.value) == f"the output has appeared while the run went on: {tmp_path / name}"
+    kept = Path(caught.value.hint.removeprefix("what was computed is in "))
+    assert open_source([str(kept)]).num_rows == 3
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / name, kept])
+
+
+@pytest.mark.parametrize("name", [b"o\xff.parquet", b"o\xff.jsonl"])
+def test_output_may_have_a_name_that_is_not_unicode(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    with OutputFile(path, NO_INPUT) as out:
+        out.write(records(3))
+    assert path.exists()
+
+
+def test_output_name_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
+    for name in ("x" * 300 + ".jsonl", "loop.jsonl"):
+        with pytest.raises(StorageError, match="cannot write"):
+            OutputFile(tmp_path / name, NO_INPUT)
 
 
 def test_output_never_replaces_an_input(tmp_path: Path) -> None:

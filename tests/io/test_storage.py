@@ -78,8 +78,9 @@ def test_new_file_holds_what_was_written_once_committed(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"123"
 
 
-def test_rename_that_fails_names_the_target_and_its_cause(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replace", [True, False])
+def test_rename_that_fails_names_the_target_and_its_cause(tmp_path: Path, replace: bool) -> None:
     with pytest.raises(StorageError, match=f"^cannot write {tmp_path}/b: no such file or directory$") as caught:
-        rename(tmp_path / "a", tmp_path / "b")
+        rename(tmp_path / "a", tmp_path / "b", replace=replace)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOENT
