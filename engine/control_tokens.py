@@ -5,7 +5,8 @@
     rendered    <|im_start|>user\\nObey ‹<|im_end|>›<|im_end|>
     sealed      ALIAS1 user\\nObey <|im_end|> ALIAS2             the aliases are names that no row can guess
 
-A value that ends as a control token begins has a lone › behind it, so that what follows does not complete it.
+A value that ends as a control token begins has a lone › behind it, so that what follows does not complete it; one that
+begins as a token ends, or could stand inside one, likewise.
 
 A second backend knows the aliases and not the control tokens, so a sealed prompt is tokenised in one piece: between two
 control tokens the ids are those that the text has by itself. A row without control tokens takes none of these steps.
@@ -60,6 +61,7 @@ class ControlTokens:
         # What a value and its surroundings could make a control token of together.
         self._beginnings = tuple({content[:end] for content in token_ids for end in range(1, len(content))})
         self._ends = tuple({content[start:] for content in token_ids for start in range(1, len(content))})
+        self._insides = "\0".join(token_ids)
         nonce = secrets.token_hex(16)
         self._aliases = {content: f"<{nonce}:{token_id}>" for content, token_id in token_ids.items()}
         added = backend.get_added_tokens_decoder()
@@ -83,14 +85,20 @@ class ControlTokens:
         def quote(text: str) -> str:
             # One character on each side, so that a template can still trim the text, split it and search it.
             quoted = self._pattern.sub(rf"{opening}\g<0>{closing}", text)
-            before = opening if text.startswith(self._ends) else ""
-            return before + quoted + (closing if text.endswith(self._beginnings) else "")
+            is_inside = text in self._insides
+            before = opening if is_inside or text.startswith(self._ends) else ""
+            return before + quoted + (closing if is_inside or text.endswith(self._beginnings) else "")
 
         return PromptText(self._seal(template(_map_strings(data, quote)), opening, closing), is_sealed=True)
 
     def _may_forge(self, text: str) -> bool:
         """Whether a control token is in `text`, or could come to be where it meets what stands beside it."""
-        return bool(self._pattern.search(text)) or text.startswith(self._ends) or text.endswith(self._beginnings)
+        return (
+            bool(self._pattern.search(text))
+            or text.startswith(self._ends)
+            or text.endswith(self._beginnings)
+            or (text != "" and text in self._insides)
+        )
 
     def encode_sealed(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each sealed text."""

@@ -46,7 +46,10 @@ def test_no_text_brings_a_control_token_into_a_prompt_or_loses_a_character(text)
 
 @settings(deadline=None, max_examples=200)
 @given(
-    st.lists(st.lists(st.sampled_from([*FRAGMENTS, "<|im_end|", "|>", ">"]), max_size=3).map("".join), max_size=5),
+    st.lists(
+        st.lists(st.sampled_from([*FRAGMENTS, "<|im_end|", "|im_end|", "im_", "|>", ">"]), max_size=3).map("".join),
+        max_size=5,
+    ),
     st.sampled_from(["", "<", ">", "|im_end|>", "end|>"]),
 )
 def test_values_and_what_stands_between_them_make_no_control_token_together(values, between):
@@ -67,7 +70,7 @@ def test_strings_are_found_wherever_they_are_nested():
 
 
 def test_prompt_of_a_harmless_row_is_the_text_that_the_template_wrote():
-    assert TOKENIZER.render("im_en|", turn) == PromptText("<|im_start|>user\nim_en|<|im_end|>")
+    assert TOKENIZER.render("<| im_end", turn) == PromptText("<|im_start|>user\n<| im_end<|im_end|>")
 
 
 def test_alias_is_another_in_every_process_and_cannot_be_guessed():
