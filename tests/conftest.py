@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# A job that a shell runs in the background ignores Ctrl-C, and so would the runs that are interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One thread: tiny models gain nothing from more, and threads that wait for each other slow every test process down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
