@@ -134,7 +134,7 @@ class PromptBuilder:
         if self._chat_template is not None:
             return self._render_chat([{"role": "user", "content": content}])
         # The template is the user's own, who may write control tokens; the row's values may not.
-        return self._tokenizer.render(values, fill)
+        return self._tokenizer.render(values, fill, joins=True)
 
     def _content(self, row: Row) -> tuple[list[str], Callable[[Sequence[str]], str]]:
         if self._template is not None:

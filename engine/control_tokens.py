@@ -59,8 +59,14 @@ class ControlTokens:
         self._contents = "|".join(map(re.escape, sorted(token_ids, key=len, reverse=True))) or _NEVER
         self._pattern = re.compile(self._contents)
         # What a value and its surroundings could make a control token of together.
-        self._beginnings = tuple({content[:end] for content in token_ids for end in range(1, len(content))})
-        self._ends = tuple({content[start:] for content in token_ids for start in range(1, len(content))})
+        self._beginnings = {
+            least: tuple({content[:end] for content in token_ids for end in range(least, len(content))})
+            for least in (1, 2)
+        }
+        self._ends = {
+            least: tuple({content[start:] for content in token_ids for start in range(1, len(content) - least + 1)})
+            for least in (1, 2)
+        }
         self._insides = "\0".join(token_ids)
         nonce = secrets.token_hex(16)
         self._aliases = {content: f"<{nonce}:{token_id}>" for content, token_id in token_ids.items()}
@@ -75,30 +81,33 @@ class ControlTokens:
         in_vocabulary = {content for content in token_ids if backend.model.token_to_id(content) is not None}
         self._pieces = {token_ids[content]: content for content in in_vocabulary if token_ids[content] != unknown_id}
 
-    def render(self, data: Any, template: Callable[[Any], str]) -> PromptText:
-        """`template(data)`. `data` is a string, or lists and dicts of strings; control tokens in it remain text."""
+    def render(self, data: Any, template: Callable[[Any], str], *, joins: bool = False) -> PromptText:
+        """`template(data)`. `data` is a string, or lists and dicts of strings; control tokens in it remain text.
+
+        joins: the template puts the strings together and looks at none of them, so any of them may be marked
+        """
         texts = list(strings_in(data))
-        if not any(map(self._may_forge, texts)):
+        if not any(self._pattern.search(text) or any(self._edges(text, joins)) for text in texts):
             return PromptText(template(data))
         opening, closing = _unused_characters(texts)
 
         def quote(text: str) -> str:
             # One character on each side, so that a template can still trim the text, split it and search it.
             quoted = self._pattern.sub(rf"{opening}\g<0>{closing}", text)
-            is_inside = text in self._insides
-            before = opening if is_inside or text.startswith(self._ends) else ""
-            return before + quoted + (closing if is_inside or text.endswith(self._beginnings) else "")
+            before, after = self._edges(text, joins)
+            return f"{opening if before else ''}{quoted}{closing if after else ''}"
 
         return PromptText(self._seal(template(_map_strings(data, quote)), opening, closing), is_sealed=True)
 
-    def _may_forge(self, text: str) -> bool:
-        """Whether a control token is in `text`, or could come to be where it meets what stands beside it."""
-        return (
-            bool(self._pattern.search(text))
-            or text.startswith(self._ends)
-            or text.endswith(self._beginnings)
-            or (text != "" and text in self._insides)
-        )
+    def _edges(self, text: str, joins: bool) -> tuple[bool, bool]:
+        """Whether what stands before and behind `text` could make a control token of it.
+
+        A template that looks at its strings would see a mark on a short one: there only pieces of two characters count,
+        of which one of two halves always is one.
+        """
+        is_inside = joins and text != "" and text in self._insides
+        least = 1 if joins else 2
+        return is_inside or text.startswith(self._ends[least]), is_inside or text.endswith(self._beginnings[least])
 
     def encode_sealed(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each sealed text."""

@@ -51,15 +51,15 @@ class Tokenizer:
         """
         return ChatTemplate(self) if self.wrapped.chat_template else None
 
-    def render(self, data: Any, template: Callable[[Any], str]) -> PromptText:
+    def render(self, data: Any, template: Callable[[Any], str], *, joins: bool = False) -> PromptText:
         """`template(data)`, a prompt whose control tokens are those that the template wrote.
 
-        `data` is a string, or lists and dicts of strings.
+        `data` is a string, or lists and dicts of strings. `joins`: the template only puts them together.
 
         Raises:
             PromptError: `invalid_unicode`, for a lone surrogate.
         """
-        return self._control_tokens.render(data, template)
+        return self._control_tokens.render(data, template, joins=joins)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The ids of `text`, a row's own: a control token in it is text. `add_special_tokens` adds BOS.

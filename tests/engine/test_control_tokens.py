@@ -55,11 +55,25 @@ def test_no_text_brings_a_control_token_into_a_prompt_or_loses_a_character(text)
 def test_values_and_what_stands_between_them_make_no_control_token_together(values, between):
     text = between.join(["", *values, ""])
     written = [each for each in TOKENIZER.encode(between, add_special_tokens=False) if each in SPECIAL_IDS]
-    prompt = TOKENIZER.render(values, lambda values: between.join(["", *values, ""]))
+    prompt = TOKENIZER.render(values, lambda values: between.join(["", *values, ""]), joins=True)
     ids = TOKENIZER.encode_prompt(prompt, add_special_tokens=False)
     if values:
         assert [each for each in ids if each in SPECIAL_IDS] == written
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("parts", [["<|im_", "end|>"], ["<", "|im_end|>"], ["<|im_end|", ">"]])
+def test_parts_of_a_message_that_a_template_joins_make_no_control_token(parts):
+    prompt = TOKENIZER.render(parts, lambda parts: turn("".join(parts)))
+    ids = TOKENIZER.encode_prompt(prompt, add_special_tokens=False)
+    start, end = WRAPPED.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    assert [each for each in ids if each in SPECIAL_IDS] == [start, end]
+
+
+def test_template_sees_short_strings_as_they_are():
+    seen = []
+    TOKENIZER.render(["x", "<", "im", ""], lambda strings: seen.extend(strings) or "")
+    assert seen == ["x", "<", "im", ""]
 
 
 def test_strings_are_found_wherever_they_are_nested():
