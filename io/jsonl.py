@@ -71,7 +71,7 @@ class JsonlSource:
         mixed = [name for name, type_ in self._types.items() if type_.is_mixed]
         if mixed:
             listed = ", ".join(mixed[:_MAX_LISTED]) + (", ..." if len(mixed) > _MAX_LISTED else "")
-            self.notes = (f"values of several types, written to Parquet as JSON text: {listed}",)
+            self.notes = (f"values of several types, which in Parquet become JSON text: {listed}",)
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows in order, each with the values of `columns`.

@@ -45,5 +45,5 @@ def test_rows_give_the_same_tokens_together_as_one_at_a_time(tmp_path):
     )
     assert generate(together, prompts) == generate(alone, prompts)
     stats = together.stats()
-    assert stats.num_preemptions_total > 100
+    assert stats.num_preemptions_total > 50
     assert stats.prefix_cache_hits > 1000

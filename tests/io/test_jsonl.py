@@ -36,7 +36,7 @@ def test_jsonl_reads_what_editors_and_windows_leave_behind(tmp_path: Path) -> No
 
 def test_jsonl_says_which_columns_become_json_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": "x", "c": {"d": 1}}\n{"a": "y", "b": null, "c": {"d": [2]}}\n')
-    assert open_source([path]).notes == ("values of several types, written to Parquet as JSON text: a, c",)
+    assert open_source([path]).notes == ("values of several types, which in Parquet become JSON text: a, c",)
     assert open_source([path], limit=1).notes == ()
 
 
