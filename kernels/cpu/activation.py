@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import torch
 from numpy import float32
 
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
+from infer.kernels.cpu.compiler import compiled
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
-from infer.kernels.cpu.record import take_unit
-from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
+from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import add, divide, exp2, maximum, multiply, splat
-
-if TYPE_CHECKING:
-    from infer.kernels.cpu.arithmetic import Arithmetic
 
 _MINUS_LOG2_E = float32(-math.log2(math.e))
 _LOWEST = float32(-87.0)
@@ -49,31 +43,21 @@ def silu_and_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return output
 
 
-@functools.cache
-def _worker(arithmetic: Arithmetic) -> Worker:
-    def work(call: Any) -> None:
-        _activate(arithmetic, numba.carray(call, 1)[0])
-
-    return compile_worker(work, Gate)
-
-
 @compiled
-def _activate(arithmetic: Any, call: Any) -> None:
+def _activate(arithmetic: Any, call: Any, row: int) -> None:
     step = LANES * element_bytes(arithmetic)
     row_bytes = call.size * element_bytes(arithmetic)
     one = splat(float32(1.0))
-    while True:
-        first = take_unit(call) * ROWS_AT_ONCE
-        if first >= call.num_rows:
-            return
-        for row in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
-            gate, up = call.gate + row * call.gate_row_bytes, call.up + row * call.up_row_bytes
-            target = call.output + row * row_bytes
-            for offset in range(0, row_bytes, step):
-                # In this order a NaN stays one.
-                elements = maximum(splat(_LOWEST), load_elements(arithmetic, gate + offset))
-                decay = exp2(multiply(elements, splat(_MINUS_LOG2_E)))
-                # Rounded before the product, as the definition has it.
-                activated = round_elements(arithmetic, divide(elements, add(one, decay)))
-                product = multiply(activated, load_elements(arithmetic, up + offset))
-                store_elements(arithmetic, product, target + offset)
+    gate, up = call.gate + row * call.gate_row_bytes, call.up + row * call.up_row_bytes
+    target = call.output + row * row_bytes
+    for offset in range(0, row_bytes, step):
+        # In this order a NaN stays one.
+        elements = maximum(splat(_LOWEST), load_elements(arithmetic, gate + offset))
+        decay = exp2(multiply(elements, splat(_MINUS_LOG2_E)))
+        # Rounded before the product, as the definition has it.
+        activated = round_elements(arithmetic, divide(elements, add(one, decay)))
+        product = multiply(activated, load_elements(arithmetic, up + offset))
+        store_elements(arithmetic, product, target + offset)
+
+
+_worker = row_worker(Gate, _activate)

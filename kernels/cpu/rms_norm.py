@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import torch
 from numpy import float32
 
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
+from infer.kernels.cpu.compiler import compiled
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
-from infer.kernels.cpu.record import take_unit
-from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
+from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import add, multiply, multiply_add, splat, sum_of_lanes
-
-if TYPE_CHECKING:
-    from infer.kernels.cpu.arithmetic import Arithmetic
 
 
 class Norm(NamedTuple):
@@ -62,28 +56,15 @@ def _run(
     run_rows(_worker, hidden.dtype, hidden.numel() // size, (*addresses, size, eps))
 
 
-@functools.cache
-def _worker(arithmetic: Arithmetic) -> Worker:
-    def work(call: Any) -> None:
-        _normalise_rows(arithmetic, numba.carray(call, 1)[0])
-
-    return compile_worker(work, Norm)
-
-
 @compiled
-def _normalise_rows(arithmetic: Any, call: Any) -> None:
+def _normalise_row(arithmetic: Any, call: Any, row: int) -> None:
     row_bytes = call.size * element_bytes(arithmetic)
-    while True:
-        first = take_unit(call) * ROWS_AT_ONCE
-        if first >= call.num_rows:
-            return
-        for row in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
-            source = call.hidden + row * row_bytes
-            if call.residual != 0:
-                total = call.total + row * row_bytes
-                _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
-                source = total
-            _normalise(arithmetic, call, source, call.output + row * row_bytes)
+    source = call.hidden + row * row_bytes
+    if call.residual != 0:
+        total = call.total + row * row_bytes
+        _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
+        source = total
+    _normalise(arithmetic, call, source, call.output + row * row_bytes)
 
 
 @compiled
@@ -108,3 +89,6 @@ def _normalise(arithmetic: Any, call: Any, source: int, target: int) -> None:
         normalised = round_elements(arithmetic, multiply(load_elements(arithmetic, source + offset), scale))
         weight = load_elements(arithmetic, call.weight + offset)
         store_elements(arithmetic, multiply(normalised, weight), target + offset)
+
+
+_worker = row_worker(Norm, _normalise_row)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba
 from numpy import float32
 
 from infer.kernels.cpu.cache_slot import address_and_strides, store_key, store_value, tile_of, with_whole_heads
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
+from infer.kernels.cpu.compiler import compiled
 from infer.kernels.cpu.layout import TILE, block_size_of
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
-from infer.kernels.cpu.record import take_unit
-from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
+from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import add, load_int64, multiply, splat
 
 if TYPE_CHECKING:
     import torch
-
-    from infer.kernels.cpu.arithmetic import Arithmetic
 
 
 class Turn(NamedTuple):
@@ -90,26 +85,8 @@ def rotary_store_kv(
     return turned[:, :num_heads]
 
 
-@functools.cache
-def _worker(arithmetic: Arithmetic) -> Worker:
-    def work(call: Any) -> None:
-        _turn_and_store(arithmetic, numba.carray(call, 1)[0])
-
-    return compile_worker(work, Turn)
-
-
 @compiled
-def _turn_and_store(arithmetic: Any, call: Any) -> None:
-    while True:
-        first = take_unit(call) * ROWS_AT_ONCE
-        if first >= call.num_rows:
-            return
-        for token in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
-            _turn_and_store_token(arithmetic, call, token)
-
-
-@compiled
-def _turn_and_store_token(arithmetic: Any, call: Any, token: int) -> None:
+def _turn_and_store(arithmetic: Any, call: Any, token: int) -> None:
     dim_bytes = call.head_dim * element_bytes(arithmetic)
     cos, sin = call.cos + token * dim_bytes, call.sin + token * dim_bytes
     turned = call.turned + token * (call.num_heads + call.num_kv_heads) * dim_bytes
@@ -144,3 +121,6 @@ def _store_sum(arithmetic: Any, elements: Any, others: Any, cos: int, sin: int, 
     left = round_elements(arithmetic, multiply(elements, load_elements(arithmetic, cos)))
     right = round_elements(arithmetic, multiply(others, load_elements(arithmetic, sin)))
     store_elements(arithmetic, add(left, right), target)
+
+
+_worker = row_worker(Turn, _turn_and_store)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numba
 import torch
 
 from infer.kernels.cpu.arithmetic import Arithmetic, available_arithmetic
+from infer.kernels.cpu.compiler import compile_worker
+from infer.kernels.cpu.record import take_unit
 from infer.kernels.cpu.threads import run
 
 if TYPE_CHECKING:
@@ -17,6 +20,27 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 16
 """What a thread takes. Less work than that is not worth waking another thread."""
+
+
+def row_worker(
+    fields: type[tuple[Any, ...]], work_on_row: Callable[[Any, Any, int], None]
+) -> Callable[[Arithmetic], Worker]:
+    """Compiles `work_on_row(arithmetic, call, row)` for every row of a call, whose last field is `num_rows`."""
+
+    @functools.cache
+    def worker(arithmetic: Arithmetic) -> Worker:
+        def work(pointer: Any) -> None:
+            call = numba.carray(pointer, 1)[0]
+            while True:
+                first = take_unit(call) * ROWS_AT_ONCE
+                if first >= call.num_rows:
+                    return
+                for row in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
+                    work_on_row(arithmetic, call, row)
+
+        return compile_worker(work, fields)
+
+    return worker
 
 
 def run_rows(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba
-
 from infer.kernels.cpu.cache_slot import address_and_strides, store_key, store_value, tile_of, with_whole_heads
-from infer.kernels.cpu.compiler import Worker, compile_worker, compiled
+from infer.kernels.cpu.compiler import compiled
 from infer.kernels.cpu.layout import TILE, block_size_of
-from infer.kernels.cpu.record import take_unit
-from infer.kernels.cpu.row_wise import ROWS_AT_ONCE, run_rows
+from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import load_int64
 
 if TYPE_CHECKING:
     import torch
-
-    from infer.kernels.cpu.arithmetic import Arithmetic
 
 
 class Store(NamedTuple):
@@ -66,24 +60,14 @@ def store_kv(
     run_rows(_worker, key.dtype, num_tokens, fields)
 
 
-@functools.cache
-def _worker(arithmetic: Arithmetic) -> Worker:
-    def work(call: Any) -> None:
-        _store(arithmetic, numba.carray(call, 1)[0])
-
-    return compile_worker(work, Store)
-
-
 @compiled
-def _store(arithmetic: Any, call: Any) -> None:
-    while True:
-        first = take_unit(call) * ROWS_AT_ONCE
-        if first >= call.num_rows:
-            return
-        for token in range(first, min(first + ROWS_AT_ONCE, call.num_rows)):
-            slot = load_int64(call.slot_mapping + 8 * token)
-            key, value = call.key + token * call.key_token_bytes, call.value + token * call.value_token_bytes
-            for head in range(call.num_kv_heads):
-                tile = tile_of(call, slot, head)
-                store_key(arithmetic, call, key + head * call.key_head_bytes, tile, slot % TILE)
-                store_value(arithmetic, call, value + head * call.value_head_bytes, tile, slot % TILE)
+def _store(arithmetic: Any, call: Any, token: int) -> None:
+    slot = load_int64(call.slot_mapping + 8 * token)
+    key, value = call.key + token * call.key_token_bytes, call.value + token * call.value_token_bytes
+    for head in range(call.num_kv_heads):
+        tile = tile_of(call, slot, head)
+        store_key(arithmetic, call, key + head * call.key_head_bytes, tile, slot % TILE)
+        store_value(arithmetic, call, value + head * call.value_head_bytes, tile, slot % TILE)
+
+
+_worker = row_worker(Store, _store)
