@@ -58,17 +58,17 @@ def test_nobody_is_preempted_for_one_whom_that_would_not_help():
 
 def test_sequence_whose_blocks_of_this_step_are_shared_is_no_victim_of_it():
     prompt = list(range(8))
-    scheduler = make_scheduler(4, 4, scheduling_policy="priority", max_num_batched_tokens=6)
-    low = make_sequence([*prompt, 20, 21, 22], priority=2)
-    scheduler.add(low)
+    scheduler = make_scheduler(7, 4, scheduling_policy="priority", max_num_batched_tokens=12)
+    other, low = make_sequence(8, priority=2), make_sequence([*prompt, 20, 21, 22], priority=2)
+    add_all(scheduler, other, low)
     shadow = ShadowCache(4)
-    run_step(scheduler, shadow=shadow)
-    # `low` ends its second block in this step, and `high` attends to it; then `middle` finds no room.
+    assert planned(run_step(scheduler, shadow=shadow)) == {other: 8, low: 4}
+    # `low` fills its second block in this step, and `high` attends to it; then `middle` finds no room.
     high, middle = make_sequence([*prompt, 30], priority=0), make_sequence(5, priority=1)
     add_all(scheduler, high, middle)
     output = run_step(scheduler, shadow=shadow)
-    assert planned(output) == {low: 5, high: 1}
-    assert output.preempted == {}
+    assert output.preempted == {other: middle}
+    assert planned(output)[low] == 7
 
 
 def test_blocks_that_victims_share_among_themselves_make_room_too():
