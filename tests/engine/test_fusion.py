@@ -49,7 +49,7 @@ def test_model_of_another_dtype_or_backend_keeps_its_modules():
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "mistral", "gemma2", "qwen3"])
 def test_output_does_not_depend_on_the_swaps(tmp_path, model_type, dtype):
     folder = save_model(tmp_path, model_type)
-    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
 
     def generate(prepack_linears, fuse_kernels):
         config = EngineConfig(
@@ -60,9 +60,18 @@ def test_output_does_not_depend_on_the_swaps(tmp_path, model_type, dtype):
         assert (engine.num_prepacked_linears > 0) == (prepack_linears and can_prepack)
         assert (engine.num_fused_kernels > 0) == fuse_kernels
         # Longer than the window of 24 tokens.
-        return [completion.token_ids for completion in engine.generate([[5, 6, 7], list(range(8, 48))], params)]
+        return engine.generate([[5, 6, 7], list(range(8, 48))], params)
 
     plain = generate(False, False)
-    assert generate(True, False) == plain
-    assert generate(False, True) == plain
-    assert generate(True, True) == plain
+    for swaps in ((True, False), (False, True), (True, True)):
+        for completion, expected in zip(generate(*swaps), plain, strict=True):
+            assert completion.token_ids == expected.token_ids or (
+                dtype == "bfloat16" and parts_at_a_tie(completion.token_ids, expected)
+            )
+
+
+def parts_at_a_tie(token_ids, expected):
+    """Whether the first token that differs was, but for rounding in bfloat16, as probable as the expected one."""
+    place = [token_id == other for token_id, other in zip(token_ids, expected.token_ids, strict=True)].index(False)
+    (first, highest), (second, lower) = expected.logprobs[place].top
+    return {first, second} == {token_ids[place], expected.token_ids[place]} and highest - lower < 0.03
