@@ -247,6 +247,7 @@ class Engine:
         with self._timer.phase("prepare"):
             batch = build_batch(output, self.config.block_size, self._device)
         with self._timer.phase("execute"):
+            self._runner.copy_blocks(output.copies)
             logits = self._runner.execute(batch)
         with self._timer.phase("sample"):
             rows = [self._generations[sequence.request_id].sampling_row for sequence in batch.sampling]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from infer.engine.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable, Iterator
 
     from infer.engine.attention import LayerSpec
     from infer.kernels.backend import Backend
@@ -34,6 +36,20 @@ class KVCache:
 
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     backend: Backend
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All that a block consists of: row `block_id` of each."""
+        for layer in self.layers:
+            yield from layer
+
+    def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Make the second block of every pair hold what the first does. All are read before any is written."""
+        pairs = list(copies)
+        if not pairs:
+            return
+        for tensor in self.tensors():
+            sources, targets = torch.tensor(pairs, device=tensor.device).unbind(1)
+            tensor[targets] = tensor[sources]
 
 
 def allocate_kv_cache(spec: KVCacheSpec, num_blocks: int, backend: Backend, device: torch.device) -> KVCache:

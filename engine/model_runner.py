@@ -9,6 +9,8 @@ import torch
 from infer.engine.attention import PagedAttention
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from infer.engine.batch import Batch
     from infer.engine.kv_cache import KVCache
 
@@ -19,6 +21,10 @@ class ModelRunner:
     def __init__(self, model: torch.nn.Module, kv_cache: KVCache) -> None:
         self._model = model
         self._kv_cache = kv_cache
+
+    def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Copy blocks of the cache, `(from, to)`."""
+        self._kv_cache.copy_blocks(copies)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> torch.Tensor:

@@ -31,7 +31,8 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledSequence, ...] = ()
     preempted: Mapping[Sequence, Sequence] = field(default_factory=dict)
     """Each with the one for whom it gave way: itself where nobody served after it was left."""
-
+    copies: tuple[tuple[int, int], ...] = ()
+    """Ids of blocks, from and to, that are copied before the step: written to by one of several who held them."""
     num_hit_tokens: int = 0
     """Tokens that sequences begun in this step need not compute."""
 

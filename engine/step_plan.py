@@ -19,6 +19,8 @@ class StepPlan:
         """Each with the one for whom it gave way."""
         self.unfinished_prefills: list[Sequence] = []
         """Scheduled, but not to their last token."""
+        self.copies: list[tuple[int, int]] = []
+        """Blocks, from and to."""
         self.num_hit_tokens = 0
         self._scheduled: dict[Sequence, int] = {}
 
@@ -42,4 +44,4 @@ class StepPlan:
 
     def output(self) -> SchedulerOutput:
         scheduled = tuple(ScheduledSequence(sequence, num_tokens) for sequence, num_tokens in self._scheduled.items())
-        return SchedulerOutput(scheduled, dict(self.preempted), self.num_hit_tokens)
+        return SchedulerOutput(scheduled, dict(self.preempted), tuple(self.copies), self.num_hit_tokens)

@@ -65,3 +65,13 @@ def test_allocated_cache_has_the_null_block_too():
     backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=4, preferred="reference")
     cache = allocate_kv_cache(SPEC, 3, backend, torch.device("cpu"))
     assert [(key.shape[0], value.shape[0]) for key, value in cache.layers] == [(4, 4), (4, 4)]
+
+
+def test_blocks_are_copied_in_every_layer_and_all_read_before_any_is_written():
+    backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=4, preferred="reference")
+    cache = allocate_kv_cache(SPEC, 3, backend, torch.device("cpu"))
+    for tensor in cache.tensors():
+        tensor.copy_(torch.arange(4.0).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor))
+    cache.copy_blocks([(1, 2), (2, 3)])
+    for tensor in cache.tensors():
+        assert [set(block.flatten().tolist()) for block in tensor] == [{0.0}, {1.0}, {1.0}, {2.0}]
