@@ -20,8 +20,8 @@ from infer.cli.figures import counted
 from infer.cli.job_rows import JobRows, RowSampling, RunCounts
 from infer.cli.prompt import PromptBuilder
 from infer.cli.report import RunSeconds, RunSummary, print_report
-from infer.cli.result import ResultBuilder, result_schema
-from infer.cli.row_loop import EngineProtocol, RowLoop, Window
+from infer.cli.result import ResultBuilder, ResultColumns, result_schema
+from infer.cli.row_loop import EngineProtocol, RequestSize, RowLoop, Window
 from infer.cli.row_params import PRIORITY, RowParams
 from infer.cli.run_snapshot import RunSnapshot
 from infer.cli.terminal import open_console, safe
@@ -34,7 +34,7 @@ from infer.io.schema import output_schema
 from infer.io.table_file import TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from rich.console import Console
 
@@ -107,7 +107,7 @@ class JobPlan:
     prompt: PromptSpec
     row_params: RowParams | None
     has_priority: bool
-    has_logprobs: bool
+    result_columns: ResultColumns
     output: OutputFile
     trace: TableFile | None
     columns: tuple[str, ...]
@@ -131,17 +131,26 @@ def plan_job(config: JobConfig) -> JobPlan:
     has_priority = config.engine.scheduling_policy == "priority"
     if has_priority and PRIORITY not in source.schema.names:
         raise UsageError(f"--scheduling-policy priority needs a column of this name: {PRIORITY}")
-    has_logprobs = "logprobs" in config.sampling or "logprobs" in param_columns
-    schema = output_schema(source.schema, config.keep, result_schema(logprobs=has_logprobs), config.prefix)
+    result_columns = _result_columns(config.sampling, param_columns)
+    schema = output_schema(source.schema, config.keep, result_schema(result_columns), config.prefix)
     return JobPlan(
         source=source,
         prompt=prompt,
         row_params=row_params,
         has_priority=has_priority,
-        has_logprobs=has_logprobs,
+        result_columns=result_columns,
         output=OutputFile(config.output, schema, inputs=config.inputs, overwrite=config.overwrite),
         trace=None if config.trace is None else _trace_file(config, config.trace),
         columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns, *[PRIORITY] * has_priority])),
+    )
+
+
+def _result_columns(sampling: Mapping[str, object], param_columns: Collection[str]) -> ResultColumns:
+    """They are fixed before row 0: what rows can ask for by a column counts as asked for."""
+    return ResultColumns(
+        logprobs="logprobs" in sampling or "logprobs" in param_columns,
+        several=sampling.get("n", 1) != 1 or "n" in param_columns,
+        scores=any(name in sampling or name in param_columns for name in ("best_of", "beam_width")),
     )
 
 
@@ -169,14 +178,13 @@ def _run(
         handler = JobRows(
             PromptBuilder(plan.prompt, engine.tokenizer),
             RowSampling(defaults, plan.row_params, config.seed, plan.has_priority),
-            ResultBuilder(engine.tokenizer, logprobs=plan.has_logprobs),
+            ResultBuilder(engine.tokenizer, plan.result_columns),
             plan.output,
             counts,
         )
         loop = RowLoop(plan.source.rows(plan.columns), engine, handler, Window(config.engine.max_num_seqs))
-        longest = loop.peek()
-        # Without any request at all, the least cache that there can be.
-        say(engine.fit_cache(plan.source.num_rows if longest else 0, longest))
+        largest = loop.peek()
+        say(_fit_cache(engine, plan.source.num_rows, largest))
 
         def snapshot() -> RunSnapshot:
             return RunSnapshot(
@@ -202,6 +210,13 @@ def _run(
     end = perf_counter()
     seconds = RunSeconds(load=loaded - begin, run=end - loaded, total=end - begin)
     return _summary(config, counts, engine.stats(), seconds)
+
+
+def _fit_cache(engine: JobEngine, num_rows: int | None, largest: RequestSize | None) -> str:
+    if largest is None:
+        # Without any request at all, the least cache that there can be.
+        return engine.fit_cache(0, None)
+    return engine.fit_cache(num_rows and num_rows * largest.num_sequences, largest.num_tokens)
 
 
 def _summary(config: JobConfig, counts: RunCounts, stats: EngineStats, seconds: RunSeconds) -> RunSummary:

@@ -96,7 +96,7 @@ class JobRows:
         if outcome.error_code is not None:
             self._counts.failures.add(outcome.error_code, outcome.error or "")
         self._counts.prompt_tokens += outcome.num_prompt_tokens
-        self._counts.completion_tokens += len(outcome.token_ids)
+        self._counts.completion_tokens += outcome.num_output_tokens
         self._counts.cached_tokens += outcome.num_cached_tokens
         return self._results.completed(row.index, outcome)
 

@@ -69,6 +69,15 @@ class _PendingRow:
     """None while the row is unfinished."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestSize:
+    """What a request asks of the cache."""
+
+    num_tokens: int
+    """Of the longest of its sequences, prompt and answer."""
+    num_sequences: int
+
+
 class RowLoop:
     """Takes every row of `rows` to the engine and its record to the handler."""
 
@@ -84,11 +93,15 @@ class RowLoop:
         self._unfinished_tokens = 0
         self._peeked: list[Request] = []
 
-    def peek(self) -> int | None:
-        """Pull the first window. Returns the most tokens that one of its requests may come to; None without any."""
+    def peek(self) -> RequestSize | None:
+        """Pull the first window. Returns the most that its requests may come to; None without any."""
         self._peeked = self._pull()
-        return max(
-            (len(each.prompt_token_ids) + each.sampling_params.max_tokens for each in self._peeked), default=None
+        sizes = [(each.sampling_params, len(each.prompt_token_ids)) for each in self._peeked]
+        if not sizes:
+            return None
+        return RequestSize(
+            num_tokens=max(num_prompt_tokens + params.max_tokens for params, num_prompt_tokens in sizes),
+            num_sequences=max(params.num_branches for params, _ in sizes),
         )
 
     def run(self, on_step: Callable[[], None]) -> None:
@@ -145,8 +158,8 @@ class RowLoop:
         del self._unfinished[pending.row.index]
         self._unfinished_tokens -= pending.num_tokens
         if not isinstance(outcome, RequestError):
-            pending.num_tokens += len(outcome.token_ids)
-            self._pending_tokens += len(outcome.token_ids)
+            pending.num_tokens += outcome.num_output_tokens
+            self._pending_tokens += outcome.num_output_tokens
         pending.record = self._handler.finish(pending.row, outcome)
 
     def _hand_on(self) -> None:

@@ -107,6 +107,9 @@ def _token_id(value: object) -> object:
 
 
 _READERS: dict[str, Callable[[object], object]] = {
+    "n": _whole,
+    "best_of": _whole,
+    "beam_width": _whole,
     "top_k": _whole,
     "max_tokens": _whole,
     "min_tokens": _whole,

@@ -65,7 +65,7 @@ class Admission:
         """Whether all that run will have room with `sequence` among them. Alone it always has."""
         if self._refused is not None and self._refused[0] is sequence:
             return False
-        priority, _ = self._rank(sequence)
+        priority = self._rank(sequence)[0]
         if priority not in self._ahead:
             served = [other for other in self._running if self._rank(other)[0] <= priority]
             self._ahead[priority] = _Ahead(self._manager, self._lengths, served)
@@ -86,8 +86,8 @@ class _Ahead:
         self._num_shared = len({block.block_id for blocks in shared for block in blocks})
         output, limits = _outputs(sequences), _limits(sequences)
         self._forecast = lengths.forecast(output, limits)
-        own = np.array([each.num_tokens for each in sequences], np.float64)
-        own -= self._block_size * np.array([len(blocks) for blocks in shared], np.float64)
+        pairs = zip(sequences, shared, strict=True)
+        own = _own([each.num_tokens - self._block_size * len(blocks) for each, blocks in pairs], sequences)
         expected, variance = self._forecast.lengths(output, limits)
         self._state = own, expected - output, variance
         """Of each sequence: tokens that are its alone, tokens that it will still generate, and their variance."""
@@ -96,7 +96,7 @@ class _Ahead:
         output, limits = _outputs([sequence]), _limits([sequence])
         expected, variance = self._forecast.lengths(output, limits)
         num_held = sum(block.ref_cnt > 0 for block in cached_blocks)
-        own = np.array([float(sequence.num_tokens - num_held * self._block_size)])
+        own = _own([sequence.num_tokens - num_held * self._block_size], [sequence])
         one = own, expected - output, variance
         grown = tuple(np.concatenate(pair) for pair in zip(self._state, one, strict=True))
         is_alone = len(self._state[0]) == 0
@@ -121,9 +121,21 @@ def _shared_blocks(block_table: list[Block]) -> list[Block]:
     return block_table[:end]
 
 
+def _branches(sequences: list[Sequence], values: list[int]) -> Floats:
+    """Of every sequence that each of `sequences` will become, what `values` says of it."""
+    return np.repeat(np.array(values, np.float64), [sequence.num_branches for sequence in sequences])
+
+
+def _own(num_tokens: list[int], sequences: list[Sequence]) -> Floats:
+    """What is there before a sequence is forked counts once."""
+    own = _branches(sequences, num_tokens)
+    first = np.cumsum([0, *(sequence.num_branches for sequence in sequences)])[:-1]
+    return np.where(np.isin(np.arange(len(own)), first), own, 0.0)
+
+
 def _outputs(sequences: list[Sequence]) -> Floats:
-    return np.array([len(sequence.output_token_ids) for sequence in sequences], np.float64)
+    return _branches(sequences, [len(sequence.output_token_ids) for sequence in sequences])
 
 
 def _limits(sequences: list[Sequence]) -> Floats:
-    return np.array([sequence.max_output_tokens for sequence in sequences], np.float64)
+    return _branches(sequences, [sequence.max_output_tokens for sequence in sequences])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
+from infer.engine.beam_generation import BeamGeneration
 from infer.engine.errors import ConfigError, RequestError
 from infer.engine.fitting import choose_backend, choose_device, fit_model_len, num_step_bytes
 from infer.engine.fusion import fuse_kernels
-from infer.engine.generation import Generation
+from infer.engine.generation import GenerationContext
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.memory import available_bytes
@@ -20,7 +22,8 @@ from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.phase_timer import PhaseTimer
 from infer.engine.prepack import prepack_linears
-from infer.engine.request import Completion, Request
+from infer.engine.request import Choice, Completion, Request
+from infer.engine.sampled_generation import SampledGeneration
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
 from infer.engine.scheduler import Pause, Scheduler
@@ -32,7 +35,10 @@ from infer.engine.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import torch
+
     from infer.engine.config import EngineConfig
+    from infer.engine.generation import Generation
     from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.scheduler_output import SchedulerOutput
@@ -158,15 +164,14 @@ class Engine:
         assert request.request_id not in self._generations, f"request id in use: {request.request_id}"
         scheduler = self.scheduler
         self._check_prompt(request.prompt_token_ids)
-        generation = Generation(
-            request, sampler=self._sampler, tokenizer=self.tokenizer, max_model_len=self.max_model_len
-        )
-        scheduler.add(generation.sequence)
+        kind = SampledGeneration if request.sampling_params.beam_width is None else BeamGeneration
+        generation = kind(request, GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len))
+        scheduler.add(generation.root)
         self._generations[request.request_id] = generation
 
     def abort_request(self, request_id: int) -> None:
         """Forget an unfinished request, in whatever state it is."""
-        self.scheduler.abort(self._generations.pop(request_id).sequence)
+        self._generations.pop(request_id).abort()
 
     @property
     def last_step(self) -> StepRecord | None:
@@ -203,9 +208,8 @@ class Engine:
                 ids = self.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
                 self.add_request(Request(number, tuple(ids), params, derive_seed(seed, number, 0)))
             except RequestError as error:
-                completions[number] = Completion(
-                    number, "", (), "error", num_prompt_tokens=0, error_code=error.code, error=str(error)
-                )
+                nothing = Choice("", (), "error")
+                completions[number] = Completion(number, (nothing,), 0, error_code=error.code, error=str(error))
         while self.has_unfinished_requests():
             completions |= {completion.request_id: completion for completion in self.step()}
         return [completions[number] for number in sorted(completions)]
@@ -239,8 +243,8 @@ class Engine:
         runner = ModelRunner(self._model, allocate_kv_cache(self._cache_spec, 1, self._backend, self._device))
         runner.execute(build_batch(scheduler.schedule(), block_size, self._device))
 
-    def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, SampledToken]]:
-        """Run the plan. Returns the next token of each sequence that has reached its last one."""
+    def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, list[SampledToken]]]:
+        """Run the plan. Returns what was sampled for each sequence that has reached its last token."""
         assert self._runner is not None
         if not output.scheduled:
             return []
@@ -250,21 +254,31 @@ class Engine:
             self._runner.copy_blocks(output.copies)
             logits = self._runner.execute(batch)
         with self._timer.phase("sample"):
-            rows = [self._generations[sequence.request_id].sampling_row for sequence in batch.sampling]
-            sampled = self._sampler.sample(logits, rows) if rows else []
-        return list(zip(batch.sampling, sampled, strict=True))
+            return self._sample(logits, batch.sampling)
 
-    def _update(self, output: SchedulerOutput, sampled: list[tuple[Sequence, SampledToken]]) -> list[Completion]:
+    def _sample(self, logits: torch.Tensor, sequences: Iterable[Sequence]) -> list[tuple[Sequence, list[SampledToken]]]:
+        """`logits` has a row for each of `sequences`, from which several tokens may be drawn."""
+        wanted = [(each, self._generations[each.request_id].sampling_rows(each)) for each in sequences]
+        rows = [row for _, rows in wanted for row in rows]
+        if not rows:
+            return []
+        if len(rows) > len(wanted):
+            logits = logits[[index for index, (_, rows) in enumerate(wanted) for _ in rows]]
+        sampled = iter(self._sampler.sample(logits, rows))
+        return [(sequence, list(islice(sampled, len(rows)))) for sequence, rows in wanted]
+
+    def _update(self, output: SchedulerOutput, sampled: list[tuple[Sequence, list[SampledToken]]]) -> list[Completion]:
         self.scheduler.update(output)
         _logger.debug("%s", self.scheduler.last_step)
-        self._num_completion_tokens += len(sampled)
         completions = []
-        for sequence, token in sampled:
-            completion = self._generations[sequence.request_id].accept(token)
+        for sequence, tokens in sampled:
+            self._num_completion_tokens += len(tokens)
+            generation = self._generations.get(sequence.request_id)
+            if generation is None:
+                # Of a request that failed by another of its sequences.
+                continue
+            completion = generation.accept(sequence, tokens)
             if completion is not None:
-                # How long an answer became that failed says nothing about others.
-                end = self.scheduler.finish if completion.error_code is None else self.scheduler.abort
-                end(sequence)
                 del self._generations[sequence.request_id]
                 completions.append(completion)
         self._num_finished += len(completions)

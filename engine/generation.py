@@ -1,18 +1,21 @@
-"""One unfinished request: its sequence, how its tokens are chosen, and when they are enough."""
+"""What the engine keeps of a request until it is finished, however its tokens are chosen."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from infer.engine.detokenizer import detokenize
-from infer.engine.request import Completion, TokenLogprob
-from infer.engine.sequence import Sequence
-from infer.engine.stopping import StopChecker
+from infer.engine.request import Choice, Completion
+from infer.engine.sequence import SequenceStatus
 
 if TYPE_CHECKING:
-    from infer.engine.request import Request
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Many
+
     from infer.engine.sampler import SampledToken, Sampler
-    from infer.engine.stopping import Stop
+    from infer.engine.sampling_row import SamplingRow
+    from infer.engine.scheduler import Scheduler
+    from infer.engine.sequence import Sequence
     from infer.engine.tokenizer import Tokenizer
 
 _ERRORS = {
@@ -21,65 +24,55 @@ _ERRORS = {
 }
 
 
-class Generation:
-    """What the engine keeps of a request until it is finished.
+@dataclass(frozen=True, slots=True)
+class GenerationContext:
+    """What all requests of an engine have in common."""
 
-    Raises:
-        RequestError: `invalid_input`, its parameters name a token that the model does not have.
-    """
+    sampler: Sampler
+    tokenizer: Tokenizer
+    scheduler: Scheduler
+    """Told which sequences are forked and which have ended."""
+    max_model_len: int
 
-    __slots__ = ("_logprobs", "_stop_checker", "_tokenizer", "sampling_row", "sequence")
 
-    def __init__(self, request: Request, *, sampler: Sampler, tokenizer: Tokenizer, max_model_len: int) -> None:
-        self.sequence = Sequence(request, max_model_len)
-        self._tokenizer = tokenizer
-        self._logprobs: list[TokenLogprob] = []
-        self.sampling_row = sampler.row(
-            request.sampling_params,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=self.sequence.output_token_ids,
-            seed=request.seed,
-        )
-        self._stop_checker = StopChecker(
-            request.sampling_params,
-            num_prompt_tokens=len(request.prompt_token_ids),
-            max_model_len=max_model_len,
-            eos_token_ids=tokenizer.eos_token_ids,
-            decode=tokenizer.decode,
-        )
+class Generation(Protocol):
+    """An unfinished request: its sequences, and what they have come to."""
 
-    def accept(self, sampled: SampledToken) -> Completion | None:
-        """Append the sampled token. Returns the completion, where it was the last."""
-        if sampled.error_code is not None:
-            return self._failed(sampled.error_code)
-        self.sequence.append(sampled.token_id)
-        if sampled.logprob is not None:
-            self._logprobs.append(sampled.logprob)
-        stop = self._stop_checker.check(self.sequence.output_token_ids)
-        return None if stop is None else self._finished(stop)
+    root: Sequence
+    """The first of its sequences, to be scheduled."""
 
-    def _finished(self, stop: Stop) -> Completion:
-        request, token_ids = self.sequence.request, self.sequence.output_token_ids
-        return Completion(
-            request.request_id,
-            detokenize(token_ids, stop, self._tokenizer.decode),
-            tuple(token_ids),
-            stop.finish_reason,
-            self.sequence.num_prompt_tokens,
-            self.sequence.num_cached_tokens or 0,
-            None if request.sampling_params.logprobs is None else tuple(self._logprobs),
-            stop.stop_reason,
-        )
+    def sampling_rows(self, sequence: Sequence) -> Many[SamplingRow]:
+        """What is to be sampled from the logits of one of its sequences that has reached its last token."""
+        ...
 
-    def _failed(self, error_code: str) -> Completion:
-        token_ids = self.sequence.output_token_ids
-        return Completion(
-            self.sequence.request_id,
-            self._tokenizer.decode(token_ids),
-            tuple(token_ids),
-            "error",
-            self.sequence.num_prompt_tokens,
-            self.sequence.num_cached_tokens or 0,
-            error_code=error_code,
-            error=f"{_ERRORS[error_code]}, at output token {len(token_ids)}",
-        )
+    def accept(self, sequence: Sequence, sampled: Many[SampledToken]) -> Completion | None:
+        """Book what was sampled, one for each of those rows. Returns the completion, where the request is finished."""
+        ...
+
+    def abort(self) -> None:
+        """Take all its sequences out."""
+        ...
+
+
+def finished_completion(root: Sequence, choices: Iterable[Choice]) -> Completion:
+    return Completion(root.request_id, tuple(choices), root.num_prompt_tokens, root.num_cached_tokens or 0)
+
+
+def failed_completion(root: Sequence, sequence: Sequence, error_code: str, tokenizer: Tokenizer) -> Completion:
+    """Of a request that ends because there is no next token for one of its sequences."""
+    token_ids = sequence.output_token_ids
+    return Completion(
+        root.request_id,
+        (Choice(tokenizer.decode(token_ids), tuple(token_ids), "error"),),
+        root.num_prompt_tokens,
+        root.num_cached_tokens or 0,
+        error_code=error_code,
+        error=f"{_ERRORS[error_code]}, at output token {len(token_ids)}",
+    )
+
+
+def abort_all(scheduler: Scheduler, sequences: Iterable[Sequence]) -> None:
+    """How long they became says nothing about others."""
+    for sequence in sequences:
+        if sequence.status is not SequenceStatus.FINISHED:
+            scheduler.abort(sequence)

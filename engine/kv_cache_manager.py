@@ -28,6 +28,8 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
+        self._copies: dict[int, int] = {}
+        """Ids of blocks that are to be copied before the next step, by where to."""
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -68,8 +70,11 @@ class KVCacheManager:
         num_computed = sequence.num_computed_tokens + len(hits) * self.block_size
         num_new_blocks = self.num_blocks_for(num_computed + num_new_tokens) - len(sequence.block_table) - len(hits)
         num_hits_in_free_queue = sum(block.ref_cnt == 0 for block in hits)
-        if num_new_blocks > self.pool.num_free_blocks - num_hits_in_free_queue:
+        must_copy = self._writes_to_shared_block(sequence)
+        if num_new_blocks + must_copy > self.pool.num_free_blocks - num_hits_in_free_queue:
             return False
+        if must_copy:
+            self._copy_last_block(sequence)
         if hits:
             self.pool.touch(hits)
             sequence.block_table.extend(hits)
@@ -79,6 +84,19 @@ class KVCacheManager:
             sequence.block_table.extend(self.pool.allocate(num_new_blocks))
         self._cache_full_blocks(sequence, num_computed + num_new_tokens)
         return True
+
+    def share(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child`, of the same tokens, hold all that `parent` does; who writes first to a block takes a copy."""
+        self.pool.touch(parent.block_table)
+        child.block_table = parent.block_table.copy()
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.num_hashed_blocks = parent.num_hashed_blocks
+
+    def take_copies(self) -> tuple[tuple[int, int], ...]:
+        """Ids of blocks, from and to, that are to be copied before the step that has been planned."""
+        copies = tuple((source, target) for target, source in self._copies.items())
+        self._copies.clear()
+        return copies
 
     def count_hits(self, sequence: Sequence, num_hit_tokens: int) -> None:
         """Book a first admission in the cache's statistics."""
@@ -97,12 +115,25 @@ class KVCacheManager:
 
     def free(self, sequence: Sequence) -> None:
         """Give back all blocks, tails first so that they are evicted first. What was planned but not computed leaves
-        the prefix cache."""
+        the prefix cache, and is not copied."""
         for block in sequence.block_table[sequence.num_computed_tokens // self.block_size :]:
             self.pool.uncache(block)
+            self._copies.pop(block.block_id, None)
         self.pool.free(reversed(sequence.block_table))
         sequence.block_table.clear()
         sequence.num_hashed_blocks = 0
+
+    def _writes_to_shared_block(self, sequence: Sequence) -> bool:
+        """Whether the next token goes into a block that others of the same request hold, too."""
+        return sequence.num_computed_tokens % self.block_size > 0 and sequence.block_table[-1].ref_cnt > 1
+
+    def _copy_last_block(self, sequence: Sequence) -> None:
+        shared = sequence.block_table.pop()
+        assert shared.block_hash is None, f"full, and about to be written to: {shared}"
+        (own,) = self.pool.allocate(1)
+        sequence.block_table.append(own)
+        self._copies[own.block_id] = shared.block_id
+        self.pool.free([shared])
 
     def _cache_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Enter the blocks that are full once `num_tokens` tokens are computed."""

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from infer.engine.config import PreemptionVictim
     from infer.engine.sequence import Sequence
 
-Rank = tuple[int, int]
-"""Class and arrival; the smaller is served first."""
+Rank = tuple[int, int, int]
+"""Class, arrival of the request, and which of its sequences; the smaller is served first."""
 
 RANKS: dict[str, Callable[[Sequence], Rank]] = {
-    "fcfs": lambda sequence: (0, sequence.arrival),
-    "priority": lambda sequence: (sequence.request.priority, sequence.arrival),
+    "fcfs": lambda sequence: (0, sequence.arrival, sequence.branch_index),
+    "priority": lambda sequence: (sequence.request.priority, sequence.arrival, sequence.branch_index),
 }
 """By scheduling policy."""
 
@@ -51,9 +51,9 @@ class VictimChooser:
         ]
         return sorted(lower, key=self._order, reverse=True)
 
-    def _order(self, sequence: Sequence) -> tuple[int, int, int]:
-        priority, arrival = self.rank(sequence)
-        return priority, -self._waste(sequence) if self._by_waste else 0, arrival
+    def _order(self, sequence: Sequence) -> tuple[int, int, int, int]:
+        priority, arrival, branch = self.rank(sequence)
+        return priority, -self._waste(sequence) if self._by_waste else 0, arrival, branch
 
     def _waste(self, sequence: Sequence) -> int:
         """Computed tokens that nobody else holds."""

@@ -33,18 +33,48 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """A finished request, or a failed one (`finish_reason` `error`, then `error_code` and `error` say why)."""
+class Choice:
+    """One answer to a request."""
 
-    request_id: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    num_prompt_tokens: int
-    num_cached_tokens: int = 0
-    """Prompt tokens taken from the prefix cache when the request was first scheduled."""
     logprobs: tuple[TokenLogprob, ...] | None = None
     stop_reason: str | int | None = None
     """The stop string or stop token id that ended it; None for EOS or length."""
+    score: float | None = None
+    """By which choices are ranked, greatest first: the logprobs' sum over a power of the length. None: not ranked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request, or a failed one: then `error_code` and `error` say why, and the choice is what there was."""
+
+    request_id: int
+    choices: tuple[Choice, ...]
+    """`n` of them."""
+    num_prompt_tokens: int
+    num_cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache when the request was first scheduled."""
     error_code: str | None = None
     error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of the first choice."""
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Of the first choice."""
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Of the first choice."""
+        return self.choices[0].finish_reason
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Of all choices."""
+        return sum(len(choice.token_ids) for choice in self.choices)

@@ -19,7 +19,7 @@ class RequestQueue(Protocol):
         """Take one in that arrived later than all others."""
 
     def put_back(self, sequence: Sequence) -> None:
-        """Return a preempted sequence, to the place that its arrival gives it."""
+        """Take in a preempted sequence, or a forked one for which there is no seat, at the place of its arrival."""
 
     def remove(self, sequence: Sequence) -> None: ...
 
@@ -39,7 +39,9 @@ class FCFSQueue:
 
     def put_back(self, sequence: Sequence) -> None:
         # Near the front: ahead of it are only those that were preempted, too, or passed over.
-        place = next((i for i, other in enumerate(self._sequences) if other.arrival > sequence.arrival), None)
+        own = sequence.arrival, sequence.branch_index
+        behind = (i for i, other in enumerate(self._sequences) if (other.arrival, other.branch_index) > own)
+        place = next(behind, None)
         if place is None:
             self._sequences.append(sequence)
         else:

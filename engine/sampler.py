@@ -47,7 +47,7 @@ class SampledToken:
 
     token_id: int
     logprob: TokenLogprob | None = None
-    """Only for rows with `logprobs`."""
+    """Only for rows with `num_logprobs`."""
     error_code: str | None = None
 
 
@@ -67,9 +67,17 @@ class Sampler:
         self._compiled: tuple[SamplingParams, LogitsRules | None] | None = None
 
     def row(
-        self, params: SamplingParams, *, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int], seed: int
+        self,
+        params: SamplingParams,
+        *,
+        prompt_token_ids: Sequence[int],
+        output_token_ids: Sequence[int],
+        seed: int,
+        num_logprobs: int | None = None,
     ) -> SamplingRow:
         """What `sample` wants of a sequence, to be made once. `output_token_ids` is kept, not copied.
+
+        `num_logprobs` alternatives are reported; None reports not even the chosen token's logprob.
 
         Raises:
             RequestError: `invalid_input`, `params` name a token that the model does not have.
@@ -81,7 +89,12 @@ class Sampler:
             )
             self._compiled = (params, rules)
         return SamplingRow(
-            params, output_token_ids, seed, self._compiled[1], prompt_vocabulary(params, prompt_token_ids)
+            params,
+            output_token_ids,
+            seed,
+            self._compiled[1],
+            prompt_vocabulary(params, prompt_token_ids),
+            num_logprobs,
         )
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
@@ -227,7 +240,7 @@ def _sorted(weights: Tensor) -> Tensor:
 
 def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) -> dict[int, TokenLogprob]:
     """By row, for those that ask."""
-    num_top = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs is not None}
+    num_top = {index: row.num_logprobs for index, row in enumerate(rows) if row.num_logprobs is not None}
     result = {}
     for chunk in _chunks(logits, list(num_top)):
         logprobs = _select_float32(logits, chunk).log_softmax(-1)

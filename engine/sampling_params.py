@@ -19,6 +19,15 @@ MIN_TEMPERATURE = 1e-5
 _MAX_LOGPROBS = 1000
 """Of a position: what a row reports is held until it is written, and a whole vocabulary of it would not fit memory."""
 
+_MAX_BRANCHES = 256
+"""Of a request: its answers are held together until all of them are there."""
+
+_NOT_WITH_BEAMS = (
+    "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "min_tokens", "logit_bias",
+    "bad_words", "allowed_token_ids",
+)  # fmt: skip
+"""A beam's score is the model's own, and a beam ends at a token."""
+
 _GREATEST = 3e38
 """Of the finite numbers in float32, in which logits are worked on."""
 
@@ -50,6 +59,14 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
+    n: int = 1
+    """Answers to a request."""
+    best_of: int | None = None
+    """Of so many drawn ones the `n` with the greatest mean logprob; None draws `n`."""
+    beam_width: int | None = None
+    """Beam search over so many, instead of drawing."""
+    length_penalty: float = 1.0
+    """Of beams: a score is the logprobs' sum over the length to this power, so that a greater one favours long ones."""
 
     def __post_init__(self) -> None:
         for name, (is_allowed, allowed) in _RULES.items():
@@ -58,6 +75,33 @@ class SamplingParams:
                 raise ConfigError(f"{name} must be {allowed}: {value!r:.80}")
         if self.min_tokens > self.max_tokens:
             raise ConfigError(f"min_tokens must be at most max_tokens, {self.max_tokens}: {self.min_tokens}")
+        if self.beam_width is not None:
+            self._check_beams(self.beam_width)
+        elif self.n > self.num_branches:
+            raise ConfigError(f"best_of must be at least n, {self.n}: {self.best_of}")
+        elif self.num_branches > 1 and self.is_greedy:
+            raise ConfigError(
+                f"temperature must be above 0 where several answers are drawn, all would be the same: "
+                f"{self.temperature:g}",
+                hint="--temperature 1, or beam search: --beam-width",
+            )
+
+    def _check_beams(self, beam_width: int) -> None:
+        if self.n > beam_width:
+            raise ConfigError(f"beam_width must be at least n, {self.n}: {beam_width}")
+        for name in _NOT_WITH_BEAMS:
+            if getattr(self, name) != _DEFAULTS[name]:
+                raise ConfigError(f"beam search takes no {name}: {getattr(self, name)!r:.80}")
+
+    @property
+    def num_branches(self) -> int:
+        """Sequences that a request becomes."""
+        return self.beam_width or self.best_of or self.n
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether its choices are the best of more, and have scores."""
+        return self.beam_width is not None or self.best_of is not None
 
     @property
     def is_greedy(self) -> bool:
@@ -66,6 +110,9 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+_DEFAULTS = {each.name: each.default for each in fields(SamplingParams)} | {"logit_bias": {}}
 
 
 def from_generation_config(generation_config: Mapping[str, object]) -> SamplingParams:
@@ -131,6 +178,16 @@ def _is_logit_bias(value: object) -> bool:
 
 
 _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "n": (_is_int_from(1, _MAX_BRANCHES), f"a whole number from 1 to {_MAX_BRANCHES}"),
+    "best_of": (
+        lambda value: value is None or _is_int_from(1, _MAX_BRANCHES)(value),
+        f"a whole number from 1 to {_MAX_BRANCHES}",
+    ),
+    "beam_width": (
+        lambda value: value is None or _is_int_from(1, _MAX_BRANCHES)(value),
+        f"a whole number from 1 to {_MAX_BRANCHES}",
+    ),
+    "length_penalty": (_is_number(-_GREATEST, _GREATEST), "a finite number"),
     "temperature": (_is_number(0, _GREATEST), "a finite number, at least 0"),
     "top_p": (_is_number(0, 1, above_low=True), "a number above 0 and at most 1"),
     # vLLM's -1 for "all" is accepted.

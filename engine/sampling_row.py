@@ -44,6 +44,8 @@ class SamplingRow:
     """None where nothing is barred or biased."""
     prompt_vocabulary: NDArray[np.int64]
     """The prompt's distinct tokens where they are penalised, else empty."""
+    num_logprobs: int | None = None
+    """Alternatives that are reported beside the chosen token's logprob; None reports nothing."""
 
     @property
     def is_plain(self) -> bool:

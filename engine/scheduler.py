@@ -86,7 +86,7 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted and self.pause is Pause.NOTHING:
             self._schedule_waiting(plan)
-        return plan.output()
+        return plan.output(self.kv_cache_manager.take_copies())
 
     def update(self, output: SchedulerOutput) -> None:
         """Book what the step computed."""
@@ -98,6 +98,20 @@ class Scheduler:
             sequence.max_computed_tokens = max(sequence.num_computed_tokens, sequence.max_computed_tokens)
         self.num_steps += 1
         self.last_step = self._record(output, before)
+
+    def fork(self, sequence: Sequence, branch_index: int) -> Sequence:
+        """A second sequence with the tokens of an unfinished one, which goes its own way from here on.
+
+        It holds the same blocks where there is a seat for it, and else waits.
+        """
+        child = sequence.fork(branch_index)
+        if sequence.status is SequenceStatus.RUNNING and len(self.running) < self.config.max_num_seqs:
+            self.kv_cache_manager.share(sequence, child)
+            child.status = SequenceStatus.RUNNING
+            insort(self.running, child, key=self._victims.rank)
+        else:
+            self.waiting.put_back(child)
+        return child
 
     def finish(self, sequence: Sequence) -> None:
         """Take a running sequence out that has its last token: how long it became is learned from."""
@@ -139,6 +153,7 @@ class Scheduler:
         pool.check()
         assert len(self.running) <= self.config.max_num_seqs, len(self.running)
         references: dict[int, int] = {}
+        sharers: dict[int, set[int]] = {}
         for sequence in self.running:
             assert sequence.status is SequenceStatus.RUNNING, sequence
             assert sequence.num_computed_tokens <= sequence.num_tokens, sequence
@@ -148,7 +163,9 @@ class Scheduler:
                 references[block.block_id] = references.get(block.block_id, 0) + 1
                 assert block.ref_cnt >= references[block.block_id], (block, sequence)
             if sequence.num_computed_tokens % self.kv_cache_manager.block_size:
-                assert sequence.block_table[-1].ref_cnt == 1, f"a partial block is shared: {sequence}"
+                sharers.setdefault(sequence.block_table[-1].block_id, set()).add(sequence.request_id)
+        for block_id, requests in sharers.items():
+            assert len(requests) == 1, f"block {block_id} is partial, and held by the requests {requests}"
         for sequence in self.waiting:
             assert sequence.status is SequenceStatus.WAITING, sequence
             assert not sequence.block_table, f"waiting and holding blocks: {sequence}"
@@ -162,6 +179,9 @@ class Scheduler:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             left = sequence.num_tokens_with_spec - sequence.num_computed_tokens
+            if sequence.awaits_choice:
+                assert left == 0, sequence
+                continue
             num_new_tokens = self._prefills.cut(left, plan.token_budget, num_long)
             num_long -= num_new_tokens < left
             if self._make_room(sequence, num_new_tokens, plan):
@@ -177,12 +197,15 @@ class Scheduler:
         return True
 
     def _schedule_waiting(self, plan: StepPlan) -> None:
-        if len(self.running) == self.config.max_num_seqs:
+        if self.running and all(sequence.awaits_choice for sequence in self.running):
+            self._clear_the_way(plan)
+        num_seats = self.config.max_num_seqs - self._num_seats_taken()
+        if num_seats <= 0:
             return
         if self._admission is not None:
             self._admission.begin(self.running)
         for sequence in self._next_waiting():
-            if plan.token_budget == 0 or len(self.running) == self.config.max_num_seqs:
+            if plan.token_budget == 0 or (self.running and sequence.num_branches > num_seats):
                 return
             outcome = self._try_to_admit(sequence, plan)
             while outcome is _Outcome.NO_ROOM and self._preempt_lower(sequence, plan):
@@ -190,6 +213,8 @@ class Scheduler:
                 outcome = self._try_to_admit(sequence, plan)
             if outcome in (_Outcome.NO_ROOM, _Outcome.LATER):
                 return
+            if outcome is _Outcome.ADMITTED:
+                num_seats = self.config.max_num_seqs - self._num_seats_taken()
 
     def _try_to_admit(self, sequence: Sequence, plan: StepPlan) -> _Outcome:
         manager = self.kv_cache_manager
@@ -213,6 +238,15 @@ class Scheduler:
         plan.num_hit_tokens += num_cached_tokens
         return _Outcome.ADMITTED
 
+    def _num_seats_taken(self) -> int:
+        """Of `max_num_seqs`: a sequence that will be forked takes as many as it will become."""
+        return sum(sequence.num_branches for sequence in self.running)
+
+    def _clear_the_way(self, plan: StepPlan) -> None:
+        """Preempt all that run where none of them can go on before one that waits has run."""
+        for sequence in list(reversed(self.running)):
+            self._preempt(sequence, plan, beneficiary=sequence)
+
     def _preempt_lower(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Preempt one sequence of a lower class for one that waits, if they all together could make room for it."""
         victims = self._victims.strictly_lower(self.running, sequence)
@@ -226,7 +260,8 @@ class Scheduler:
 
     def _next_waiting(self) -> list[Sequence]:
         """More than a step admits, since some are passed over, but not all: the queue can be long."""
-        return list(islice(self.waiting, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
+        can_go_on = (sequence for sequence in self.waiting if not sequence.awaits_choice)
+        return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
 
     def _admit(self, sequence: Sequence, num_cached_tokens: int) -> None:
         self.waiting.remove(sequence)

@@ -26,6 +26,11 @@ def derive_seed(seed: int, row_index: int, sample_index: int) -> int:
     return state
 
 
+def branch_seed(seed: int, branch_index: int) -> int:
+    """The seed of one of several answers, given the request's: the first draws as if it were the only one."""
+    return _absorb(seed, branch_index) if branch_index else seed
+
+
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
     """One number in [0, 1) for each (seed, position), with 53 random bits."""
     state = np.zeros(len(seeds), np.uint64)

@@ -29,10 +29,13 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "awaits_choice",
         "block_hashes",
         "block_table",
+        "branch_index",
         "max_computed_tokens",
         "max_output_tokens",
+        "num_branches",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hashed_blocks",
@@ -50,7 +53,13 @@ class Sequence:
         if max_model_len is not None:
             self.max_output_tokens = min(self.max_output_tokens, max_model_len - len(request.prompt_token_ids))
         self.arrival = 0
-        """How many came before it; the scheduler counts."""
+        """How many requests came before its own; the scheduler counts."""
+        self.branch_index = 0
+        """Tells it from the others of its request."""
+        self.num_branches = 1
+        """Into how many it is about to be forked, itself included."""
+        self.awaits_choice = False
+        """Computed to its last token, but the next is chosen together with others that are not."""
         self.token_ids = list(request.prompt_token_ids)
         self.output_token_ids: list[int] = []
         self.num_prompt_tokens = len(self.token_ids)
@@ -84,6 +93,19 @@ class Sequence:
     def num_tokens_with_spec(self) -> int:
         """What the cache has to catch up with. Draft tokens will be counted here."""
         return len(self.token_ids)
+
+    def fork(self, branch_index: int) -> Sequence:
+        """Another of the same tokens, with nothing in the cache."""
+        child = Sequence(self.request)
+        child.max_output_tokens = self.max_output_tokens
+        child.arrival = self.arrival
+        child.branch_index = branch_index
+        child.token_ids = self.token_ids.copy()
+        child.output_token_ids = self.output_token_ids.copy()
+        child.num_cached_tokens = self.num_cached_tokens
+        child.max_computed_tokens = self.max_computed_tokens
+        child.block_hashes = self.block_hashes.copy()
+        return child
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)

@@ -19,8 +19,6 @@ class StepPlan:
         """Each with the one for whom it gave way."""
         self.unfinished_prefills: list[Sequence] = []
         """Scheduled, but not to their last token."""
-        self.copies: list[tuple[int, int]] = []
-        """Blocks, from and to."""
         self.num_hit_tokens = 0
         self._scheduled: dict[Sequence, int] = {}
 
@@ -30,6 +28,10 @@ class StepPlan:
         self.token_budget -= num_tokens
         if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
             self.unfinished_prefills.append(sequence)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._scheduled
 
     def num_tokens_of(self, sequence: Sequence) -> int:
         """Of a sequence that may not be scheduled at all."""
@@ -42,6 +44,7 @@ class StepPlan:
             self.unfinished_prefills.remove(sequence)
         self.preempted[sequence] = beneficiary
 
-    def output(self) -> SchedulerOutput:
+    def output(self, copies: tuple[tuple[int, int], ...]) -> SchedulerOutput:
+        """The plan as it stands, with the blocks that are to be copied before."""
         scheduled = tuple(ScheduledSequence(sequence, num_tokens) for sequence, num_tokens in self._scheduled.items())
-        return SchedulerOutput(scheduled, dict(self.preempted), tuple(self.copies), self.num_hit_tokens)
+        return SchedulerOutput(scheduled, dict(self.preempted), copies, self.num_hit_tokens)

@@ -31,15 +31,14 @@ class Stop:
 class StopChecker:
     """Decides after each token whether one request has ended. Made once a request; holds no state of its generation.
 
-    `decode` turns token ids into text without special tokens.
+    `max_tokens` is the limit of the answer, `decode` turns token ids into text without special tokens.
     """
 
     def __init__(
         self,
         params: SamplingParams,
         *,
-        num_prompt_tokens: int,
-        max_model_len: int,
+        max_tokens: int,
         eos_token_ids: Collection[int],
         decode: Callable[[Sequence[int]], str],
     ) -> None:
@@ -47,7 +46,7 @@ class StopChecker:
         self._stop_token_ids = frozenset(params.stop_token_ids)
         self._stop_strings = params.stop
         self._min_tokens = params.min_tokens
-        self._max_tokens = min(params.max_tokens, max_model_len - num_prompt_tokens)
+        self._max_tokens = max_tokens
         self._longest = max(map(len, params.stop), default=0)
         self._decode = decode
 

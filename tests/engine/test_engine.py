@@ -107,17 +107,18 @@ def test_stop_string_ends_the_text_before_it(folder):
     (free,) = engine.generate([[5, 6, 7]], greedy(max_tokens=20))
     stop = free.text[3:6]
     (stopped,) = engine.generate([[5, 6, 7]], greedy(max_tokens=20, stop=(stop,)))
-    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
+    assert (stopped.finish_reason, stopped.choices[0].stop_reason) == ("stop", stop)
     assert stopped.text == free.text[: free.text.index(stop)]
 
 
 def test_logprobs_come_with_every_token_and_with_the_alternatives(folder):
     (completion,) = make_engine(folder).generate([[5, 6, 7]], greedy(logprobs=3))
-    assert completion.logprobs is not None
-    assert [choice.token_id for choice in completion.logprobs] == list(completion.token_ids)
-    for choice in completion.logprobs:
-        assert choice.top[0] == (choice.token_id, choice.logprob)
-        assert [value for _, value in choice.top] == sorted((value for _, value in choice.top), reverse=True)
+    (choice,) = completion.choices
+    assert choice.logprobs is not None
+    assert [each.token_id for each in choice.logprobs] == list(choice.token_ids)
+    for each in choice.logprobs:
+        assert each.top[0] == (each.token_id, each.logprob)
+        assert [value for _, value in each.top] == sorted((value for _, value in each.top), reverse=True)
 
 
 def test_nan_logits_of_one_row_fail_that_row_alone(folder):

@@ -33,7 +33,9 @@ def random_logits(num_rows: int, vocab_size: int = VOCAB_SIZE, *, seed: int = 0)
 def make_row(
     params: SamplingParams, seed: int = 0, output: Sequence[int] = (), prompt: Sequence[int] = (1,)
 ) -> SamplingRow:
-    return SAMPLER.row(params, prompt_token_ids=prompt, output_token_ids=output, seed=seed)
+    return SAMPLER.row(
+        params, prompt_token_ids=prompt, output_token_ids=output, seed=seed, num_logprobs=params.logprobs
+    )
 
 
 def sampled_ids(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Anything at any time: add, step, abort, pause. And all that can happen to three requests on four blocks."""
+"""Anything at any time: add, step, fork, abort, pause. And all that can happen to three requests on four blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from schedulers import ShadowCache, make_scheduler, make_sequence, run_step
+from schedulers import ShadowCache, choose, make_scheduler, make_sequence, run_step
 
 from infer.engine.scheduler import Pause
 from infer.engine.sequence import SequenceStatus
@@ -41,23 +41,44 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = make_scheduler(num_blocks, block_size, **config)
         self.shadow = ShadowCache(block_size)
         self.unfinished = []
+        self.num_forks = 0
 
     @rule(
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=MAX_PROMPT),
         max_tokens=st.integers(1, MAX_TOKENS),
         priority=st.integers(0, 2),
+        num_branches=st.integers(1, 3),
     )
-    def add(self, prompt, max_tokens, priority):
+    def add(self, prompt, max_tokens, priority, num_branches):
         sequence = make_sequence(prompt, max_tokens=max_tokens, priority=priority)
+        sequence.num_branches = num_branches
         self.scheduler.add(sequence)
         self.unfinished.append(sequence)
 
     @precondition(lambda self: self.unfinished)
+    @rule(token=st.integers(0, 2), awaiting=st.sets(st.integers(0, 3)))
+    def step(self, token, awaiting):
+        is_stuck = all(each.awaits_choice for each in self.unfinished)
+        output = run_step(self.scheduler, lambda each: None if each.arrival % 4 in awaiting else token, self.shadow)
+        assert output.num_scheduled_tokens > 0 or is_stuck or self.scheduler.pause is not Pause.NOTHING
+        self.forget_finished()
+
     @rule(token=st.integers(0, 2))
-    def step(self, token):
-        output = run_step(self.scheduler, lambda _: token, self.shadow)
-        assert output.num_scheduled_tokens > 0 or self.scheduler.pause is not Pause.NOTHING
-        self.unfinished = [each for each in self.unfinished if each.status is not SequenceStatus.FINISHED]
+    def choose(self, token):
+        for sequence in self.unfinished:
+            if sequence.awaits_choice:
+                choose(self.scheduler, sequence, token)
+        self.forget_finished()
+
+    @precondition(lambda self: self.unfinished)
+    @rule(data=st.data())
+    def fork(self, data):
+        sequence = self.unfinished[data.draw(st.integers(0, len(self.unfinished) - 1))]
+        self.num_forks += 1
+        child = self.scheduler.fork(sequence, self.num_forks)
+        child.awaits_choice = sequence.awaits_choice
+        sequence.num_branches = max(1, sequence.num_branches - 1)
+        self.unfinished.append(child)
 
     @precondition(lambda self: self.unfinished)
     @rule(data=st.data())
@@ -74,6 +95,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "scheduler"):
             self.scheduler.check()
 
+    def forget_finished(self):
+        self.unfinished = [each for each in self.unfinished if each.status is not SequenceStatus.FINISHED]
+
     def teardown(self):
         """What is left comes to its end, and gives everything back."""
         if not hasattr(self, "scheduler"):
@@ -82,6 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(5000):
             if not self.scheduler.has_unfinished():
                 break
+            self.choose(1)
             run_step(self.scheduler, shadow=self.shadow)
         pool = self.scheduler.kv_cache_manager.pool
         assert not self.scheduler.has_unfinished()

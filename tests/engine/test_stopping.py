@@ -23,10 +23,8 @@ def ids_of(text: str) -> list[int]:
 
 
 def checker(params: SamplingParams, decode: Any = decode_characters, **limits: int) -> StopChecker:
-    num_prompt_tokens, max_model_len = limits.get("num_prompt_tokens", 10), limits.get("max_model_len", 1000)
-    return StopChecker(
-        params, num_prompt_tokens=num_prompt_tokens, max_model_len=max_model_len, eos_token_ids={90, 91}, decode=decode
-    )
+    max_tokens = limits.get("max_tokens", params.max_tokens)
+    return StopChecker(params, max_tokens=max_tokens, eos_token_ids={90, 91}, decode=decode)
 
 
 def run(params: SamplingParams, token_ids: Sequence[int], decode: Any = decode_characters) -> tuple[Stop | None, str]:
@@ -63,9 +61,9 @@ def test_max_tokens_ends_with_length() -> None:
     assert run(SamplingParams(max_tokens=2), ids_of("abc")) == (Stop("length", None, 2), "ab")
 
 
-@pytest.mark.parametrize(("num_prompt_tokens", "num_tokens"), [(99, 1), (90, 10), (10, 20)])
-def test_max_model_len_ends_with_length(num_prompt_tokens: int, num_tokens: int) -> None:
-    check = checker(SamplingParams(max_tokens=20), num_prompt_tokens=num_prompt_tokens, max_model_len=100).check
+@pytest.mark.parametrize("num_tokens", [1, 10])
+def test_what_the_model_allows_ends_with_length(num_tokens: int) -> None:
+    check = checker(SamplingParams(max_tokens=20), max_tokens=num_tokens).check
     stops = [check([40] * length) for length in range(1, num_tokens + 1)]
     assert stops == [None] * (num_tokens - 1) + [Stop("length", None, num_tokens)]
 
@@ -130,7 +128,7 @@ def test_min_tokens_do_not_exempt_a_character_that_is_complete_after_them() -> N
 
 
 def test_min_tokens_do_not_beat_a_limit() -> None:
-    check = checker(SamplingParams(min_tokens=9), num_prompt_tokens=98, max_model_len=100).check
+    check = checker(SamplingParams(min_tokens=9), max_tokens=2).check
     assert check([40, 40]) == Stop("length", None, 2)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tiny_tokenizers import chatml_tokenizer
 
 from infer.engine.errors import RequestError
-from infer.engine.request import Completion, TokenLogprob
+from infer.engine.request import Choice, Completion, TokenLogprob
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.stats import EngineStats
 from infer.engine.tokenizer import Tokenizer
@@ -83,12 +83,9 @@ class EchoEngine:
         if request.sampling_params.logprobs is not None:
             top = [(prompt[0], -0.5)] * request.sampling_params.logprobs
             logprobs = tuple(TokenLogprob(token_id, -0.25, tuple(top)) for token_id in token_ids)
+        finish_reason: Any = "stop" if len(token_ids) == len(prompt) else "length"
+        choice = Choice(self.tokenizer.decode(token_ids), token_ids, finish_reason, logprobs)
+        choices = (choice,) * request.sampling_params.n
         return Completion(
-            request_id=request.request_id,
-            text=self.tokenizer.decode(token_ids),
-            token_ids=token_ids,
-            finish_reason="stop" if len(token_ids) == len(prompt) else "length",
-            num_prompt_tokens=len(prompt),
-            num_cached_tokens=len(prompt) // 2,
-            logprobs=logprobs,
+            request.request_id, choices, num_prompt_tokens=len(prompt), num_cached_tokens=len(prompt) // 2
         )

@@ -15,6 +15,8 @@ from infer.engine.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from infer.engine.request import Completion
+
 NUM_TOKENS = 20
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
@@ -45,7 +47,12 @@ def generate_alone(model: Any, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def generate_ours(folder: Path, prompts: list[list[int]], **config: Any) -> list[list[int]]:
-    """What the engine generates from all prompts together; every invariant is checked after every step."""
+    """What the engine generates from all prompts together."""
+    return [list(completion.token_ids) for completion in complete_checked(folder, prompts, GREEDY, **config)]
+
+
+def complete_checked(folder: Path, prompts: list[list[int]], params: SamplingParams, **config: Any) -> list[Completion]:
+    """What the engine makes of all prompts together; every invariant is checked after every step."""
     engine = Engine(EngineConfig(model=str(folder), dtype="float32", **config))
     step = engine.step
 
@@ -55,7 +62,7 @@ def generate_ours(folder: Path, prompts: list[list[int]], **config: Any) -> list
         return completions
 
     engine.step = checked_step  # type: ignore[method-assign]
-    completions = engine.generate(prompts, GREEDY)
+    completions = engine.generate(prompts, params)
     assert [completion.error for completion in completions] == [None] * len(prompts)
     assert engine.scheduler.kv_cache_manager.pool.num_free_blocks == engine.stats().num_blocks
-    return [list(completion.token_ids) for completion in completions]
+    return completions

@@ -55,6 +55,10 @@ class ShadowCache:
 
     def execute(self, output: SchedulerOutput) -> None:
         """Write all tokens of a step, then check all that its queries read."""
+        copied = [self._slots_of(source) for source, _ in output.copies]
+        for (_, target), slots in zip(output.copies, copied, strict=True):
+            for offset, tokens in slots.items():
+                self._slots[target * self._block_size + offset] = tokens
         written: set[int] = set()
         for item in output.scheduled:
             first = item.sequence.num_computed_tokens
@@ -68,15 +72,22 @@ class ShadowCache:
                 found = self._slots.get(self._slot(item.sequence, position))
                 assert found == tuple(item.sequence.token_ids[: position + 1]), (item.sequence, position, found)
 
+    def _slots_of(self, block_id: int) -> dict[int, tuple[int, ...]]:
+        """What is in a block, by the place in it."""
+        first = block_id * self._block_size
+        return {place: self._slots[first + place] for place in range(self._block_size) if first + place in self._slots}
+
     def _slot(self, sequence: Sequence, position: int) -> int:
         block = sequence.block_table[position // self._block_size]
         return block.block_id * self._block_size + position % self._block_size
 
 
 def run_step(
-    scheduler: Scheduler, sample: Callable[[Sequence], int] = lambda sequence: 7, shadow: ShadowCache | None = None
+    scheduler: Scheduler,
+    sample: Callable[[Sequence], int | None] = lambda sequence: 7,
+    shadow: ShadowCache | None = None,
 ) -> SchedulerOutput:
-    """One step, checked before and after; a sequence that has `max_tokens` outputs is finished."""
+    """One step, checked before and after; a sequence for which `sample` gives None has to await its token."""
     output = scheduler.schedule()
     assert output.num_scheduled_tokens <= scheduler.config.max_num_batched_tokens
     assert len(output.scheduled) <= scheduler.config.max_num_seqs
@@ -85,8 +96,15 @@ def run_step(
     sampling = [item.sequence for item in output.scheduled if item.samples]
     scheduler.update(output)
     for sequence in sampling:
-        sequence.append(sample(sequence))
-        if len(sequence.output_token_ids) == sequence.request.sampling_params.max_tokens:
-            scheduler.finish(sequence)
+        choose(scheduler, sequence, sample(sequence))
     scheduler.check()
     return output
+
+
+def choose(scheduler: Scheduler, sequence: Sequence, token_id: int | None) -> None:
+    """Give a sequence its next token; one that has `max_tokens` outputs then is finished."""
+    sequence.awaits_choice = token_id is None
+    if token_id is not None:
+        sequence.append(token_id)
+        if len(sequence.output_token_ids) == sequence.request.sampling_params.max_tokens:
+            scheduler.finish(sequence)
