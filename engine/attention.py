@@ -133,9 +133,7 @@ def probe_layers(model: torch.nn.Module, config: Any) -> list[LayerSpec]:
     num_layers = config.num_hidden_layers
     if sorted(probe.layers) != list(range(num_layers)):
         missing = sorted(set(range(num_layers)) - set(probe.layers))
-        raise ModelError(
-            f"architecture {architecture} cannot be run exactly: no standard attention in layers {missing[:8]}"
-        )
+        raise ModelError(f"architecture {architecture} cannot be run exactly: {_without_attention(model, missing)}")
     if probe.unknown:
         raise ModelError(
             f"architecture {architecture} cannot be run exactly: its attention takes {', '.join(sorted(probe.unknown))}"
@@ -150,6 +148,16 @@ def probe_layers(model: torch.nn.Module, config: Any) -> list[LayerSpec]:
                 f"given a window of {layers[index].sliding_window}"
             )
     return layers
+
+
+def _without_attention(model: torch.nn.Module, layers: list[int]) -> str:
+    """Why layers that did not reach our attention cannot be run."""
+    modules = [module for module in model.modules() if getattr(module, "layer_idx", None) in layers]
+    # A block, too, can know its place; what it is made of tells more.
+    mixers = [each for each in modules if not any(child in modules for child in each.modules() if child is not each)]
+    kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in mixers)) or "unknown"
+    shown = ", ".join(map(str, layers[:8])) + (", ..." if len(layers) > 8 else "")
+    return f"no standard attention in layers {shown} ({kinds}): a state they keep is not in the kv cache"
 
 
 def _attend(

@@ -118,6 +118,7 @@ class Engine:
 
     def fit_cache(self, num_requests: int | None = None, max_request_tokens: int | None = None) -> str:
         """Allocate the KV cache for so many requests of at most so many tokens, prompt and output; None is not known.
+        A request of several answers counts as so many.
 
         To be called once, before the first request. Returns what was taken, as a line.
 

@@ -139,9 +139,12 @@ def from_generation_config(generation_config: Mapping[str, object]) -> SamplingP
 
 
 def describe(params: SamplingParams) -> str:
-    """One line for people: greedy or the temperature, the greatest length, then what differs from the default."""
-    first = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
-    without_effect = {"temperature", "max_tokens", *(("top_p", "top_k", "min_p") if params.is_greedy else ())}
+    """One line for people: how tokens are chosen, the greatest length, then what differs from the default."""
+    is_drawn = not params.is_greedy and params.beam_width is None
+    first = f"temperature {params.temperature:g}" if is_drawn else "greedy"
+    if params.beam_width is not None:
+        first = f"beam search over {params.beam_width}"
+    without_effect = {"temperature", "max_tokens", "beam_width", *(() if is_drawn else ("top_p", "top_k", "min_p"))}
     default = SamplingParams()
     changed = [
         f"{each.name} {getattr(params, each.name)!r}"

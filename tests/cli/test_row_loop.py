@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from echo_engine import EchoEngine
 
-from infer.cli.row_loop import RowLoop, Window
+from infer.cli.row_loop import RequestSize, RowLoop, Window
 from infer.engine.errors import RequestError
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
@@ -103,7 +103,7 @@ def test_empty_input_is_done_at_once():
 def test_peek_tells_the_longest_request_of_the_first_window_and_loses_no_row():
     rows = Rows(500)
     loop = make_loop(rows, EchoEngine())
-    assert loop.peek() == 200 + 100
+    assert loop.peek() == RequestSize(num_tokens=200 + 100, num_sequences=1)
     assert rows.num_pulled < 100
     loop.run(lambda: None)
     assert [index for index, _ in rows.written] == list(range(500))

@@ -108,6 +108,7 @@ def test_generation_config_out_of_range_is_named() -> None:
     [
         (SamplingParams(), "temperature 1, max_tokens 512"),
         (SamplingParams(temperature=0.0, top_p=0.5, top_k=4), "greedy, max_tokens 512"),
+        (SamplingParams(beam_width=4, top_k=5, n=2), "beam search over 4, max_tokens 512, n 2"),
         (SamplingParams(temperature=0.6, top_k=20, max_tokens=64), "temperature 0.6, max_tokens 64, top_k 20"),
         (
             SamplingParams(temperature=0, repetition_penalty=1.1, stop=("\n",), ignore_eos=True),
