@@ -74,10 +74,10 @@ class Engine:
         self.vocab_size: int = loaded.config.vocab_size
         self._model_config = loaded.config
         self.default_sampling_params = from_generation_config(loaded.generation_config.to_diff_dict())
+        layers = tuple(probe_layers(loaded.model, loaded.config))
         self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
         self._model = loaded.model
         self._dtype = loaded.dtype
-        layers = tuple(probe_layers(loaded.model, loaded.config))
         self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype)
         self._backend = choose_backend(config, self._device, self._cache_spec)
         # Kernels first: they are recognised by the layers as transformers made them.
