@@ -42,7 +42,7 @@ def main() -> None:
     for name in options.settings.split(","):
         config = EngineConfig(max_num_seqs=options.max_num_seqs, **SETTINGS[name])
         begin = time.perf_counter()
-        result = simulate(make_requests(options), config, options.blocks, COSTS)
+        result = simulate(make_requests(options), config, options.blocks, COSTS, max_num_waiting=options.waiting)
         seconds = time.perf_counter() - begin
         print(
             f"{name:22} {result.share_wasted:7.1%} {result.num_preemptions:12,} {result.seconds:12.1f} "
@@ -58,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=140, help="in the mean")
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--waiting", type=int, help="requests held ready [default: 4 x max_num_seqs]")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="separated by commas")
     return parser.parse_args()
 

@@ -123,14 +123,16 @@ def _shared_blocks(block_table: list[Block]) -> list[Block]:
 
 def _branches(sequences: list[Sequence], values: list[int]) -> Floats:
     """Of every sequence that each of `sequences` will become, what `values` says of it."""
-    return np.repeat(np.array(values, np.float64), [sequence.num_branches for sequence in sequences])
+    pairs = zip(values, sequences, strict=True)
+    return np.array([value for value, sequence in pairs for _ in range(sequence.num_branches)], np.float64)
 
 
 def _own(num_tokens: list[int], sequences: list[Sequence]) -> Floats:
     """What is there before a sequence is forked counts once."""
-    own = _branches(sequences, num_tokens)
-    first = np.cumsum([0, *(sequence.num_branches for sequence in sequences)])[:-1]
-    return np.where(np.isin(np.arange(len(own)), first), own, 0.0)
+    counts: list[int] = []
+    for value, sequence in zip(num_tokens, sequences, strict=True):
+        counts += [value, *[0] * (sequence.num_branches - 1)]
+    return np.array(counts, np.float64)
 
 
 def _outputs(sequences: list[Sequence]) -> Floats:

@@ -208,13 +208,14 @@ class Scheduler:
             if plan.token_budget == 0 or (self.running and sequence.num_branches > num_seats):
                 return
             outcome = self._try_to_admit(sequence, plan)
-            while outcome is _Outcome.NO_ROOM and self._preempt_lower(sequence, plan):
+            while outcome is _Outcome.NO_ROOM and (victim := self._preempt_lower(sequence, plan)) is not None:
+                num_seats += victim.num_branches
                 # From the beginning: what the cache holds and the budget have changed.
                 outcome = self._try_to_admit(sequence, plan)
             if outcome in (_Outcome.NO_ROOM, _Outcome.LATER):
                 return
             if outcome is _Outcome.ADMITTED:
-                num_seats = self.config.max_num_seqs - self._num_seats_taken()
+                num_seats -= sequence.num_branches
 
     def _try_to_admit(self, sequence: Sequence, plan: StepPlan) -> _Outcome:
         manager = self.kv_cache_manager
@@ -247,16 +248,19 @@ class Scheduler:
         for sequence in list(reversed(self.running)):
             self._preempt(sequence, plan, beneficiary=sequence)
 
-    def _preempt_lower(self, sequence: Sequence, plan: StepPlan) -> bool:
-        """Preempt one sequence of a lower class for one that waits, if they all together could make room for it."""
+    def _preempt_lower(self, sequence: Sequence, plan: StepPlan) -> Sequence | None:
+        """Preempt one sequence of a lower class for one that waits, if they all together could make room for it.
+
+        Returns who that was; None where they could not.
+        """
         victims = self._victims.strictly_lower(self.running, sequence)
         token_budget = plan.token_budget + sum(map(plan.num_tokens_of, victims))
         if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
-            return False
+            return None
         self._preempt(victims[0], plan, beneficiary=sequence)
         if self._admission is not None:
             self._admission.begin(self.running)
-        return True
+        return victims[0]
 
     def _next_waiting(self) -> list[Sequence]:
         """More than a step admits, since some are passed over, but not all: the queue can be long."""

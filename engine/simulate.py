@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from infer.engine.scheduler_output import SchedulerOutput
 
 _WAITING_PER_SEQUENCE = 4
-"""Requests that are held ready for each sequence of a step."""
+"""Requests that are held ready for each sequence of a step, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,16 @@ def simulate(
     num_blocks: int,
     cost_model: CostModel,
     on_step: Callable[[Scheduler, SchedulerOutput], None] | None = None,
+    max_num_waiting: int | None = None,
 ) -> Simulation:
-    """Take all requests through the scheduler, in bounded memory. Each must fit the cache when it is alone."""
+    """Take all requests through the scheduler, in bounded memory: at most `max_num_waiting` are held ready.
+
+    Each must fit the cache when it is alone.
+    """
     manager = KVCacheManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
     scheduler = Scheduler(config, manager)
     sequences = _sequences(requests)
-    window = _WAITING_PER_SEQUENCE * config.max_num_seqs
+    window = max_num_waiting or _WAITING_PER_SEQUENCE * config.max_num_seqs
     lengths: dict[int, int] = {}
     seconds = 0.0
     num_steps = num_requests = num_computed = num_output = num_prompt = 0
@@ -116,6 +120,7 @@ def _sequences(requests: Iterable[SimulatedRequest]) -> Iterator[tuple[Sequence,
     params: dict[int, SamplingParams] = {}
     for request_id, simulated in enumerate(requests):
         limit = simulated.max_tokens
-        sampling_params = params.setdefault(limit, SamplingParams(max_tokens=limit))
-        request = Request(request_id, simulated.prompt_token_ids, sampling_params, priority=simulated.priority)
+        if limit not in params:
+            params[limit] = SamplingParams(max_tokens=limit)
+        request = Request(request_id, simulated.prompt_token_ids, params[limit], priority=simulated.priority)
         yield Sequence(request), simulated.num_output_tokens
