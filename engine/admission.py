@@ -12,7 +12,7 @@ those just before an end; they are computed ahead, with the lengths that answers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -35,8 +35,32 @@ _NUM_DEVIATIONS = 1.0
 """Of the lengths' sum, kept as a reserve."""
 
 
-class Admission:
-    """Looks ahead over the sequences that run. `begin` is called once a step, before the first `admits`.
+class Admission(Protocol):
+    """Says of those that wait whether to begin them."""
+
+    def begin(self, running: list[Sequence]) -> None:
+        """Called once a step before the first `admits`, and again where somebody was preempted since."""
+
+    def admits(self, sequence: Sequence, cached_blocks: Many[Block]) -> bool:
+        """Whether all that run will have room with `sequence` among them. Alone it always has."""
+
+    def observe(self, sequence: Sequence) -> None:
+        """`sequence` has ended."""
+
+
+class OpenAdmission:
+    """Begins whoever has room now."""
+
+    def begin(self, running: list[Sequence]) -> None: ...
+
+    def admits(self, sequence: Sequence, cached_blocks: Many[Block]) -> bool:
+        return True
+
+    def observe(self, sequence: Sequence) -> None: ...
+
+
+class ForesightedAdmission:
+    """Looks ahead over the sequences that run.
 
     Those of a lower class than the one that waits are not looked at: they would give way.
     """
@@ -52,7 +76,6 @@ class Admission:
         """With how many running. Until one of them leaves, they only need more."""
 
     def observe(self, sequence: Sequence) -> None:
-        """`sequence` has ended."""
         self._lengths.observe(len(sequence.output_token_ids), sequence.max_output_tokens)
 
     def begin(self, running: list[Sequence]) -> None:
@@ -62,7 +85,6 @@ class Admission:
             self._refused = None
 
     def admits(self, sequence: Sequence, cached_blocks: Many[Block]) -> bool:
-        """Whether all that run will have room with `sequence` among them. Alone it always has."""
         if self._refused is not None and self._refused[0] is sequence:
             return False
         priority = self._rank(sequence)[0]

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from infer.engine.admission import Admission
+from infer.engine.admission import ForesightedAdmission, OpenAdmission
 from infer.engine.preemption import VictimChooser
 from infer.engine.prefill_limits import PrefillLimits
 from infer.engine.request_queue import FCFSQueue, PriorityQueue
@@ -23,6 +23,7 @@ from infer.engine.step_plan import StepPlan
 from infer.engine.step_record import SchedulerCounters, StepRecord
 
 if TYPE_CHECKING:
+    from infer.engine.admission import Admission
     from infer.engine.config import EngineConfig
     from infer.engine.kv_cache_manager import KVCacheManager
     from infer.engine.request_queue import RequestQueue
@@ -69,7 +70,9 @@ class Scheduler:
         self.last_step: StepRecord | None = None
         self._victims = VictimChooser(config.scheduling_policy, config.preemption_victim, config.block_size)
         self._prefills = PrefillLimits(config)
-        self._admission = Admission(kv_cache_manager, self._victims.rank) if config.enable_admission_control else None
+        self._admission: Admission = OpenAdmission()
+        if config.enable_admission_control:
+            self._admission = ForesightedAdmission(kv_cache_manager, self._victims.rank)
         self._num_arrivals = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -115,8 +118,7 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Take a running sequence out that has its last token: how long it became is learned from."""
-        if self._admission is not None:
-            self._admission.observe(sequence)
+        self._admission.observe(sequence)
         self.abort(sequence)
 
     def abort(self, sequence: Sequence) -> None:
@@ -202,8 +204,7 @@ class Scheduler:
         num_seats = self.config.max_num_seqs - self._num_seats_taken()
         if num_seats <= 0:
             return
-        if self._admission is not None:
-            self._admission.begin(self.running)
+        self._admission.begin(self.running)
         for sequence in self._next_waiting():
             if plan.token_budget == 0 or (self.running and sequence.num_branches > num_seats):
                 return
@@ -230,7 +231,7 @@ class Scheduler:
                 return _Outcome.LATER
             if not self._prefills.admits_partial(sequence, plan):
                 return _Outcome.PASSED_OVER
-        if self._admission is not None and not self._admission.admits(sequence, cached_blocks):
+        if not self._admission.admits(sequence, cached_blocks):
             return _Outcome.LATER
         if not manager.allocate_slots(sequence, num_new_tokens, cached_blocks):
             return _Outcome.NO_ROOM
@@ -258,8 +259,7 @@ class Scheduler:
         if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
             return None
         self._preempt(victims[0], plan, beneficiary=sequence)
-        if self._admission is not None:
-            self._admission.begin(self.running)
+        self._admission.begin(self.running)
         return victims[0]
 
     def _next_waiting(self) -> list[Sequence]:
