@@ -196,7 +196,7 @@ def _run(
                 model=engine.model_name,
                 input_name=" ".join(config.inputs),
                 output_name=config.output,
-                completion_tokens_done=counts.completion_tokens,
+                completion_tokens_done=counts.generated_tokens,
             )
 
         with open_view(console, snapshot) as view:

@@ -31,6 +31,8 @@ class RunCounts:
     """Failed ones included."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    generated_tokens: int = 0
+    """Those of answers that were not kept included."""
     cached_tokens: int = 0
     failures: FailureTally = field(default_factory=FailureTally)
 
@@ -97,6 +99,7 @@ class JobRows:
             self._counts.failures.add(outcome.error_code, outcome.error or "")
         self._counts.prompt_tokens += outcome.num_prompt_tokens
         self._counts.completion_tokens += outcome.num_output_tokens
+        self._counts.generated_tokens += outcome.num_generated_tokens
         self._counts.cached_tokens += outcome.num_cached_tokens
         return self._results.completed(row.index, outcome)
 

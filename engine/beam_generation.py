@@ -40,7 +40,7 @@ class BeamGeneration:
 
     __slots__ = (
         "_answers", "_beams", "_candidates", "_context", "_eos_token_ids", "_num_forks", "_params", "_row",
-        "_search", "_stop_token_ids", "root",
+        "_search", "_stop_token_ids", "num_generated_tokens", "root",
     )  # fmt: skip
 
     def __init__(self, request: Request, context: GenerationContext) -> None:
@@ -48,6 +48,7 @@ class BeamGeneration:
         assert params.beam_width is not None, params
         self.root = Sequence(request, context.max_model_len)
         self.root.num_branches = params.beam_width
+        self.num_generated_tokens = 0
         self._context = context
         self._params = params
         self._eos_token_ids = frozenset(() if params.ignore_eos else context.tokenizer.eos_token_ids)
@@ -78,8 +79,9 @@ class BeamGeneration:
         (token,) = sampled
         if token.error_code is not None:
             self.abort()
-            return failed_completion(self.root, sequence, token.error_code, self._context.tokenizer)
+            return failed_completion(self, sequence, token.error_code, self._context.tokenizer)
         assert token.logprob is not None, token
+        self.num_generated_tokens += 1
         self._candidates[sequence] = token.logprob.top
         sequence.awaits_choice = True
         if len(self._candidates) < len(self._beams):
@@ -89,7 +91,7 @@ class BeamGeneration:
             return None
         self.abort()
         answers = sorted(self._answers, key=lambda choice: choice.score or 0.0, reverse=True)
-        return finished_completion(self.root, answers[: self._params.n])
+        return finished_completion(self, answers[: self._params.n])
 
     def abort(self) -> None:
         abort_all(self._context.scheduler, (beam.sequence for beam in self._beams))

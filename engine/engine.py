@@ -273,12 +273,13 @@ class Engine:
         _logger.debug("%s", self.scheduler.last_step)
         completions = []
         for sequence, tokens in sampled:
-            self._num_completion_tokens += len(tokens)
             generation = self._generations.get(sequence.request_id)
             if generation is None:
                 # Of a request that failed by another of its sequences.
                 continue
+            num_before = generation.num_generated_tokens
             completion = generation.accept(sequence, tokens)
+            self._num_completion_tokens += generation.num_generated_tokens - num_before
             if completion is not None:
                 del self._generations[sequence.request_id]
                 completions.append(completion)

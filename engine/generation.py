@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from infer.engine.request import Choice, Completion
@@ -40,6 +40,8 @@ class Generation(Protocol):
 
     root: Sequence
     """The first of its sequences, to be scheduled."""
+    num_generated_tokens: int
+    """Of all its sequences together."""
 
     def sampling_rows(self, sequence: Sequence) -> Many[SamplingRow]:
         """What is to be sampled from the logits of one of its sequences that has reached its last token."""
@@ -54,21 +56,23 @@ class Generation(Protocol):
         ...
 
 
-def finished_completion(root: Sequence, choices: Iterable[Choice]) -> Completion:
-    return Completion(root.request_id, tuple(choices), root.num_prompt_tokens, root.num_cached_tokens or 0)
-
-
-def failed_completion(root: Sequence, sequence: Sequence, error_code: str, tokenizer: Tokenizer) -> Completion:
-    """Of a request that ends because there is no next token for one of its sequences."""
-    token_ids = sequence.output_token_ids
+def finished_completion(generation: Generation, choices: Iterable[Choice]) -> Completion:
+    root = generation.root
     return Completion(
         root.request_id,
-        (Choice(tokenizer.decode(token_ids), tuple(token_ids), "error"),),
+        tuple(choices),
         root.num_prompt_tokens,
         root.num_cached_tokens or 0,
-        error_code=error_code,
-        error=f"{_ERRORS[error_code]}, at output token {len(token_ids)}",
+        generation.num_generated_tokens,
     )
+
+
+def failed_completion(generation: Generation, sequence: Sequence, error_code: str, tokenizer: Tokenizer) -> Completion:
+    """Of a request that ends because there is no next token for one of its sequences."""
+    token_ids = sequence.output_token_ids
+    choice = Choice(tokenizer.decode(token_ids), tuple(token_ids), "error")
+    error = f"{_ERRORS[error_code]}, at output token {len(token_ids)}"
+    return replace(finished_completion(generation, [choice]), error_code=error_code, error=error)
 
 
 def abort_all(scheduler: Scheduler, sequences: Iterable[Sequence]) -> None:

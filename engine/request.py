@@ -56,6 +56,8 @@ class Completion:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache when the request was first scheduled."""
+    num_generated_tokens: int = 0
+    """Those of answers that were not among the best included."""
     error_code: str | None = None
     error: str | None = None
 

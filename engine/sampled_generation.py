@@ -27,12 +27,13 @@ class SampledGeneration:
         RequestError: `invalid_input`, its parameters name a token that the model does not have.
     """
 
-    __slots__ = ("_branches", "_choices", "_context", "_first_row", "root")
+    __slots__ = ("_branches", "_choices", "_context", "_first_row", "num_generated_tokens", "root")
 
     def __init__(self, request: Request, context: GenerationContext) -> None:
         params = request.sampling_params
         self.root = Sequence(request, context.max_model_len)
         self.root.num_branches = params.num_branches
+        self.num_generated_tokens = 0
         self._context = context
         self._branches: dict[Sequence, Branch] = {}
         """Those that were begun and have not ended. Empty before the first token."""
@@ -62,7 +63,8 @@ class SampledGeneration:
             branch = self._branches[each]
             if token.error_code is not None:
                 self.abort()
-                return failed_completion(self.root, each, token.error_code, self._context.tokenizer)
+                return failed_completion(self, each, token.error_code, self._context.tokenizer)
+            self.num_generated_tokens += 1
             stop = branch.append(token)
             if stop is not None:
                 self._end(branch, stop)
@@ -94,4 +96,4 @@ class SampledGeneration:
         params = self.root.request.sampling_params
         if params.is_ranked:
             choices.sort(key=lambda choice: choice.score or 0.0, reverse=True)
-        return finished_completion(self.root, choices[: params.n])
+        return finished_completion(self, choices[: params.n])

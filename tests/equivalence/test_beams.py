@@ -106,3 +106,10 @@ def test_beams_do_not_depend_on_the_schedule(folders, config):
     search = {"num_beams": 4, "n": 4, "length_penalty": 1.0, "eos_token_ids": STOP_IDS[:4]}
     folder = folders("llama")
     assert_same(search_ours(folder, **search, **config), search_alone("llama", **search))
+
+
+def test_all_that_beams_generate_is_counted(folders):
+    params = SamplingParams(beam_width=3, max_tokens=5, ignore_eos=True)
+    (completion,) = complete_checked(folders("llama"), PROMPTS[:1], params)
+    # The prompt, and four times three beams.
+    assert (completion.num_generated_tokens, completion.num_output_tokens) == (1 + 4 * 3, 5)

@@ -86,6 +86,4 @@ class EchoEngine:
         finish_reason: Any = "stop" if len(token_ids) == len(prompt) else "length"
         choice = Choice(self.tokenizer.decode(token_ids), token_ids, finish_reason, logprobs)
         choices = (choice,) * request.sampling_params.n
-        return Completion(
-            request.request_id, choices, num_prompt_tokens=len(prompt), num_cached_tokens=len(prompt) // 2
-        )
+        return Completion(request.request_id, choices, len(prompt), len(prompt) // 2, len(token_ids) * len(choices))
