@@ -2,9 +2,10 @@
 
     python benchmarks/attention.py --batch 128 --context 400
     python benchmarks/attention.py --batch 1 --query-len 512 --context 1536 --dtype float32
+    python benchmarks/attention.py --batch 16 --context 4000 --kv-cache-dtype auto int8 fp8
 
-Every layer has a cache of its own, as in a model, so that keys and values come from memory. Takes the median over all
-layers and repeats.
+Every layer has a cache of its own, as in a model, so that keys and values come from memory. Caches of several dtypes
+take turns. Takes the median over all layers and repeats.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from infer.kernels.store_kv import store_kv
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from infer.kernels.kv_pages import KVPages
+
+CACHE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
 
 def main() -> None:
     options = parse_arguments()
@@ -38,7 +43,13 @@ def main() -> None:
         f"{torch.get_num_threads()} threads"
     )
     for backend, num_layers in ((fastest, options.layers), (reference, 1)):
-        report(backend.name, options, dtype, measure(backend, options, dtype, device, num_layers))
+        cases = {name: Case(backend, options, dtype, name, device, num_layers) for name in options.kv_cache_dtype}
+        seconds: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(options.repeats):
+            for name, case in cases.items():
+                seconds[name] += case.seconds()
+        for name, case in cases.items():
+            report(f"{backend.name} {name}", options, case.num_bytes, statistics.median(seconds[name]))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -51,67 +62,75 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
+    parser.add_argument("--kv-cache-dtype", nargs="+", choices=["auto", *CACHE_DTYPES], default=["auto"])
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)
     return parser.parse_args()
 
 
-def measure(
-    backend: Backend, options: argparse.Namespace, dtype: torch.dtype, device: torch.device, num_layers: int
-) -> float:
-    """Median seconds of a call, after one that compiles."""
-    generator = torch.Generator().manual_seed(0)
-    blocks_per_seq = -(-options.context // options.block_size)
-    num_blocks = options.batch * blocks_per_seq + 1
-    block_table = torch.randperm(num_blocks - 1, generator=generator).int().view(options.batch, blocks_per_seq) + 1
-    positions = torch.arange(options.context)
-    slots = block_table[:, positions // options.block_size].long() * options.block_size + positions % options.block_size
-    metadata = AttentionMetadata(
-        slot_mapping=slots[:, -options.query_len :].flatten().to(device),
-        block_table=block_table.to(device),
-        query_start_loc=(torch.arange(options.batch + 1) * options.query_len).int().to(device),
-        seq_lens=torch.full((options.batch,), options.context, dtype=torch.int32, device=device),
-        max_query_len=options.query_len,
-        max_seq_len=options.context,
-        num_decodes=options.batch if options.query_len == 1 else 0,
-    )
-    tokens = torch.randn(slots.numel(), options.num_kv_heads, options.head_dim, generator=generator)
-    tokens = tokens.to(device, dtype)
-    caches = []
-    for _ in range(num_layers):
-        cache = backend.allocate_kv_cache(
-            num_blocks, options.block_size, options.num_kv_heads, options.head_dim, options.head_dim, dtype, device
+class Case:
+    """The attention of a step over the caches of several layers, compiled when it is made."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: argparse.Namespace,
+        dtype: torch.dtype,
+        kv_cache_dtype: str,
+        device: torch.device,
+        num_layers: int,
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        block_size, num_kv_heads, head_dim = options.block_size, options.num_kv_heads, options.head_dim
+        blocks_per_seq = -(-options.context // block_size)
+        num_blocks = options.batch * blocks_per_seq + 1
+        block_table = torch.randperm(num_blocks - 1, generator=generator).int().view(options.batch, blocks_per_seq) + 1
+        positions = torch.arange(options.context)
+        slots = block_table[:, positions // block_size].long() * block_size + positions % block_size
+        metadata = AttentionMetadata(
+            slot_mapping=slots[:, -options.query_len :].flatten().to(device),
+            block_table=block_table.to(device),
+            query_start_loc=(torch.arange(options.batch + 1) * options.query_len).int().to(device),
+            seq_lens=torch.full((options.batch,), options.context, dtype=torch.int32, device=device),
+            max_query_len=options.query_len,
+            max_seq_len=options.context,
+            num_decodes=options.batch if options.query_len == 1 else 0,
         )
-        store_kv(tokens, tokens, *cache, slots.flatten().to(device), backend=backend)
-        caches.append(cache)
-    query = torch.randn(options.batch * options.query_len, options.num_heads, options.head_dim, generator=generator)
-    query = query.to(device, dtype)
+        tokens = torch.randn(slots.numel(), num_kv_heads, head_dim, generator=generator).to(device, dtype)
+        query = torch.randn(options.batch * options.query_len, options.num_heads, head_dim, generator=generator)
+        query = query.to(device, dtype)
+        sizes = (num_blocks, block_size, num_kv_heads, head_dim, head_dim)
+        cache_dtype = CACHE_DTYPES.get(kv_cache_dtype, dtype)
+        self._device = device
+        self._caches = [backend.allocate_kv_cache(*sizes, dtype, cache_dtype, device) for _ in range(num_layers)]
+        for pages in self._caches:
+            store_kv(tokens, tokens, pages, slots.flatten().to(device), backend=backend)
+        num_bytes_per_block = sum(tensor[0].nbytes for tensor in self._caches[0].tensors())
+        self.num_bytes = options.batch * options.context * num_bytes_per_block / block_size
 
-    def attend(cache: tuple[torch.Tensor, torch.Tensor]) -> None:
-        paged_attention(query, *cache, metadata, scale=options.head_dim**-0.5, backend=backend)
+        def attend(pages: KVPages) -> None:
+            paged_attention(query, pages, metadata, scale=head_dim**-0.5, backend=backend)
 
-    attend(caches[0])
-    return statistics.median(seconds_of(attend, cache, device) for _ in range(options.repeats) for cache in caches)
+        self._attend: Callable[[KVPages], None] = attend
+        attend(self._caches[0])
+
+    def seconds(self) -> list[float]:
+        """Of a call, for each layer."""
+        return [self._seconds_of(pages) for pages in self._caches]
+
+    def _seconds_of(self, pages: KVPages) -> float:
+        start = time.perf_counter()
+        self._attend(pages)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
 
 
-def seconds_of(
-    attend: Callable[[tuple[torch.Tensor, torch.Tensor]], None],
-    cache: tuple[torch.Tensor, torch.Tensor],
-    device: torch.device,
-) -> float:
-    start = time.perf_counter()
-    attend(cache)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def report(name: str, options: argparse.Namespace, dtype: torch.dtype, seconds: float) -> None:
+def report(name: str, options: argparse.Namespace, num_bytes: float, seconds: float) -> None:
     """GB/s count the keys and values once, GFLOP/s the products that the causal mask leaves."""
-    num_bytes = 2 * options.batch * options.context * options.num_kv_heads * options.head_dim * dtype.itemsize
     keys_seen = options.query_len * options.context - options.query_len * (options.query_len - 1) // 2
     operations = 4 * options.batch * options.num_heads * options.head_dim * keys_seen
-    print(f"{name:>9}  {seconds * 1e3:8.2f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s  ", end="")
+    print(f"{name:>14}  {seconds * 1e3:8.2f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s  ", end="")
     print(f"{operations / seconds / 1e9:7.0f} GFLOP/s")
 
 

@@ -106,6 +106,9 @@ def run_command(
         bool, _fitted(help="layers as fewer kernels, on a CPU [default: on]")
     ] = _DEFAULT.fuse_kernels,
     block_size: Annotated[int, _engine(metavar="N", help="tokens in a cache block")] = _DEFAULT.block_size,
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8", "fp8"], _engine(metavar="TYPE", help="int8, fp8: half the size")
+    ] = _DEFAULT.kv_cache_dtype,
     num_blocks: Annotated[int | None, _fitted(metavar="N", help="blocks in the cache")] = None,
     gpu_memory_utilization: Annotated[
         float, _engine(metavar="X", help="share to fill, of RAM without a GPU")

@@ -66,20 +66,17 @@ class PagedAttention:
     metadata: AttentionMetadata
 
     def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
-        key_cache, value_cache = self.kv_cache.layers[call.layer_idx]
+        pages = self.kv_cache.layers[call.layer_idx]
         backend = self.kv_cache.backend
         slot_mapping = self.metadata.slot_mapping
         query = call.query
         if call.rotary is None:
-            store_kv(call.key, call.value, key_cache, value_cache, slot_mapping, backend=backend)
+            store_kv(call.key, call.value, pages, slot_mapping, backend=backend)
         else:
-            query = rotary_store_kv(
-                query, call.key, call.value, *call.rotary, key_cache, value_cache, slot_mapping, backend=backend
-            )
+            query = rotary_store_kv(query, call.key, call.value, *call.rotary, pages, slot_mapping, backend=backend)
         return paged_attention(
             query,
-            key_cache,
-            value_cache,
+            pages,
             self.metadata,
             scale=call.scale,
             sliding_window=call.sliding_window,

@@ -12,6 +12,7 @@ _MAX_BLOCK_SIZE = 4096
 
 PreemptionVictim = Literal["last", "least-waste"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+KVCacheDType = Literal["auto", "int8", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class EngineConfig:
     device: str = "auto"
     """`auto` is cuda where there is one, else cpu."""
     attention_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
+    kv_cache_dtype: KVCacheDType = "auto"
+    """`auto` stores keys and values as they are; the others round them, each head of each token with its own scale, so
+    that an answer still depends on its own row only."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048

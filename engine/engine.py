@@ -78,7 +78,7 @@ class Engine:
         self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
         self._model = loaded.model
         self._dtype = loaded.dtype
-        self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype)
+        self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype, config.kv_cache_dtype)
         self._backend = choose_backend(config, self._device, self._cache_spec)
         # Kernels first: they are recognised by the layers as transformers made them.
         self.num_fused_kernels = fuse_kernels(loaded.model, self._backend) if config.fuse_kernels else 0
@@ -144,7 +144,8 @@ class Engine:
         self._scheduler = Scheduler(config, manager)
         self._runner = ModelRunner(self._model, allocate_kv_cache(spec, num_blocks, self._backend, self._device))
         size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
-        return f"kv cache: {num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens, {size}"
+        blocks = f"{num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens"
+        return f"kv cache: {blocks}, {size} of {spec.cache_dtype_name}"
 
     @property
     def scheduler(self) -> Scheduler:

@@ -51,6 +51,7 @@ def choose_backend(config: EngineConfig, device: torch.device, spec: KVCacheSpec
                 head_dim=head_dim,
                 value_head_dim=value_head_dim,
                 block_size=config.block_size,
+                cache_dtype=spec.cache_dtype,
                 preferred=config.attention_backend,
             )
         except ValueError as error:

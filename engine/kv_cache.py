@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from infer.engine.errors import ConfigError
+from infer.engine.model_dtype import dtype_name
+from infer.kernels.kv_pages import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from infer.engine.attention import LayerSpec
+    from infer.engine.config import KVCacheDType
     from infer.kernels.backend import Backend
+    from infer.kernels.kv_pages import KVPages
+
+_QUANTIZED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+_SCALE_BYTES = torch.float32.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +30,42 @@ class KVCacheSpec:
     layers: tuple[LayerSpec, ...]
     block_size: int
     dtype: torch.dtype
+    """Of the model, which keys and values are computed in."""
+    kv_cache_dtype: KVCacheDType = "auto"
+    """What they are stored as; `auto` is as they are."""
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        return _QUANTIZED.get(self.kv_cache_dtype, self.dtype)
+
+    @property
+    def cache_dtype_name(self) -> str:
+        """What tells a block's contents, beside its tokens, the model and the model's dtype, from another cache's."""
+        return dtype_name(self.dtype) if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
     @property
     def num_bytes_per_block(self) -> int:
-        num_elements = sum(layer.num_kv_heads * (layer.head_dim + layer.value_head_dim) for layer in self.layers)
-        return num_elements * self.block_size * self.dtype.itemsize
+        return self.block_size * sum(
+            layer.num_kv_heads
+            * (self._num_bytes_per_head(layer.head_dim) + self._num_bytes_per_head(layer.value_head_dim))
+            for layer in self.layers
+        )
+
+    def _num_bytes_per_head(self, size: int) -> int:
+        return size * self.cache_dtype.itemsize + (_SCALE_BYTES if self.cache_dtype in LARGEST else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """Key and value cache of every layer; dimension 0 of each tensor is the block, the rest is the backend's layout."""
+    """The pages of every layer; dimension 0 of each tensor is the block, the rest is the backend's layout."""
 
-    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    layers: tuple[KVPages, ...]
     backend: Backend
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All that a block consists of: row `block_id` of each."""
         for layer in self.layers:
-            yield from layer
+            yield from layer.tensors()
 
     def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
         """Make the second block of every pair hold what the first does. All are read before any is written."""
@@ -58,7 +83,7 @@ def allocate_kv_cache(spec: KVCacheSpec, num_blocks: int, backend: Backend, devi
         tuple(
             backend.allocate_kv_cache(
                 num_blocks + 1, spec.block_size, layer.num_kv_heads, layer.head_dim, layer.value_head_dim,
-                spec.dtype, device,
+                spec.dtype, spec.cache_dtype, device,
             )
             for layer in spec.layers
         ),

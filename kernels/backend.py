@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.kv_pages import KVPages
 
 BackendName = Literal["reference", "cpu", "triton"]
 
@@ -19,7 +20,7 @@ _FASTEST: dict[str, BackendName] = {"cpu": "cpu", "cuda": "triton"}
 
 
 class AllocateKVCache(Protocol):
-    """Zero-filled key and value cache. Dimension 0 of both is the block, the rest of the layout the backend's own."""
+    """Zero-filled pages of `cache_dtype` for keys and values of `dtype`."""
 
     def __call__(
         self,
@@ -29,8 +30,9 @@ class AllocateKVCache(Protocol):
         head_dim: int,
         value_head_dim: int,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype,
         device: torch.device,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+    ) -> KVPages: ...
 
 
 class StoreKV(Protocol):
@@ -40,8 +42,7 @@ class StoreKV(Protocol):
         self,
         key: torch.Tensor,
         value: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        pages: KVPages,
         slot_mapping: torch.Tensor,
     ) -> None: ...
 
@@ -52,8 +53,7 @@ class PagedAttention(Protocol):
     def __call__(
         self,
         query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        pages: KVPages,
         metadata: AttentionMetadata,
         *,
         scale: float,
@@ -87,8 +87,7 @@ class RotaryStoreKV(Protocol):
         value: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        pages: KVPages,
         slot_mapping: torch.Tensor,
     ) -> torch.Tensor: ...
 
@@ -122,11 +121,12 @@ def select_backend(
     head_dim: int,
     block_size: int,
     value_head_dim: int | None = None,
+    cache_dtype: torch.dtype | None = None,
     preferred: str = "auto",
 ) -> Backend:
     """The fastest implementation that can serve such tensors, or the `preferred` one.
 
-    `value_head_dim` is `head_dim` unless given.
+    `value_head_dim` is `head_dim` unless given, `cache_dtype` is `dtype`.
 
     Raises:
         ValueError: `preferred` is no implementation, or cannot serve them.
@@ -135,7 +135,7 @@ def select_backend(
     if preferred not in ("auto", *allowed):
         raise ValueError(f"attention backend must be one of auto, {', '.join(allowed)}: {preferred}")
     name = _FASTEST.get(device.type, "reference") if preferred == "auto" else preferred
-    reason = _why_not(name, device, dtype, head_dim, value_head_dim or head_dim, block_size)
+    reason = _why_not(name, device, dtype, cache_dtype or dtype, head_dim, value_head_dim or head_dim, block_size)
     if reason is None:
         return _load(name)
     if preferred != "auto":
@@ -144,7 +144,13 @@ def select_backend(
 
 
 def _why_not(
-    name: str, device: torch.device, dtype: torch.dtype, head_dim: int, value_head_dim: int, block_size: int
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    head_dim: int,
+    value_head_dim: int,
+    block_size: int,
 ) -> str | None:
     """What keeps an implementation from serving such tensors; None if nothing does."""
     if name == "cpu":
@@ -154,7 +160,7 @@ def _why_not(
             return "numba is not installed"
         from infer.kernels import cpu
 
-        return cpu.why_not(dtype, head_dim, value_head_dim, block_size)
+        return cpu.why_not(dtype, cache_dtype, head_dim, value_head_dim, block_size)
     if name == "triton":
         if device.type != "cuda":
             return f"it serves CUDA tensors only: {device}"
@@ -162,7 +168,7 @@ def _why_not(
             return "triton is not installed"
         from infer.kernels import triton
 
-        return triton.why_not(dtype, device)
+        return triton.why_not(dtype, cache_dtype, device)
     return None
 
 

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
     from infer.kernels.attention_metadata import AttentionMetadata
     from infer.kernels.backend import Backend
+    from infer.kernels.kv_pages import KVPages
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     metadata: AttentionMetadata,
     *,
     scale: float,
@@ -26,7 +26,7 @@ def paged_attention(
     """The step's keys and values must already be stored.
 
     query: `[num_tokens, num_heads, head_dim]`; head `h` reads KV head `h // (num_heads // num_kv_heads)`
-    key_cache, value_cache: allocated by `backend`
+    pages: allocated by `backend`
     scale: multiplies the scores before anything else
     sliding_window: `w > 0` lets a query at position `p` see keys `p - w + 1` to `p`
     softcap: `s > 0` replaces a score by `s * tanh(score / s)`
@@ -36,14 +36,12 @@ def paged_attention(
     """
     assert query.dim() == 3, query.shape
     assert metadata.slot_mapping.shape == query.shape[:1], (metadata.slot_mapping.shape, query.shape)
-    assert key_cache.shape[0] == value_cache.shape[0], (key_cache.shape, value_cache.shape)
     assert sliding_window >= 0, sliding_window
     assert softcap >= 0.0, softcap
     assert sinks is None or sinks.shape == query.shape[1:2], (sinks.shape, query.shape)
     return backend.paged_attention(
         query,
-        key_cache,
-        value_cache,
+        pages,
         metadata,
         scale=scale,
         sliding_window=sliding_window,

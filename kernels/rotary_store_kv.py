@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from infer.kernels.backend import Backend
+    from infer.kernels.kv_pages import KVPages
 
 
 def rotary_store_kv(
@@ -17,8 +18,7 @@ def rotary_store_kv(
     value: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     slot_mapping: torch.Tensor,
     *,
     backend: Backend,
@@ -40,4 +40,4 @@ def rotary_store_kv(
     assert cos.is_contiguous(), cos.stride()
     assert sin.is_contiguous(), sin.stride()
     assert slot_mapping.shape == key.shape[:1] == (num_tokens,), (slot_mapping.shape, key.shape, query.shape)
-    return backend.rotary_store_kv(query, key, value, cos, sin, key_cache, value_cache, slot_mapping)
+    return backend.rotary_store_kv(query, key, value, cos, sin, pages, slot_mapping)

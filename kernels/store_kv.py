@@ -8,26 +8,25 @@ if TYPE_CHECKING:
     import torch
 
     from infer.kernels.backend import Backend
+    from infer.kernels.kv_pages import KVPages
 
 
 def store_kv(
     key: torch.Tensor,
     value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     slot_mapping: torch.Tensor,
     *,
     backend: Backend,
 ) -> None:
-    """Changes the caches in place; nothing else of them is touched.
+    """Changes the pages in place; nothing else of them is touched.
 
     key: `[num_tokens, num_kv_heads, head_dim]`
     value: `[num_tokens, num_kv_heads, value_head_dim]`
-    key_cache, value_cache: allocated by `backend`, of the same dtype
+    pages: allocated by `backend` for this dtype
     slot_mapping: int64 `[num_tokens]`, block_id * block_size + offset, no slot twice
     """
     assert key.dim() == value.dim() == 3, (key.shape, value.shape)
     assert key.shape[:2] == value.shape[:2], (key.shape, value.shape)
     assert slot_mapping.shape == key.shape[:1], (slot_mapping.shape, key.shape)
-    assert key_cache.shape[0] == value_cache.shape[0], (key_cache.shape, value_cache.shape)
-    backend.store_kv(key, value, key_cache, value_cache, slot_mapping)
+    backend.store_kv(key, value, pages, slot_mapping)

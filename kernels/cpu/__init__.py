@@ -5,7 +5,7 @@ rotary_store_kv, rms_norm,
 activation
 row_wise                        how rows are shared among the threads
 layout, capability              how the cache lies in memory, and whom these can serve
-cache_slot                      the way of a key and a value into the cache
+cache_slot, quantized           the way of a key and a value into the cache, and of quantised ones out of it
 attend, chunk, softmax,         the compiled attention, from the threads down to one chunk of keys,
 partial, call, plan, workspace  what it is told and what it works in
 products                        its matrix products, by register_block (vectors) or tile_registers (AMX)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infer.kernels.cpu.compiler import compiled
-from infer.kernels.cpu.layout import TILE
+from infer.kernels.cpu.layout import AS_COMPUTED, TILE
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import depth_of_step
+from infer.kernels.cpu.quantized import store_quantized_key, store_quantized_value
 from infer.kernels.cpu.simd import copy_lanes, copy_word, spread_half_words
+from infer.kernels.kv_pages import LARGEST
 
 if TYPE_CHECKING:
     import torch
+
+    from infer.kernels.kv_pages import KVPages
+
+
+def assert_fits(key: torch.Tensor, value: torch.Tensor, pages: KVPages) -> None:
+    assert key.dtype == value.dtype, (key.dtype, value.dtype)
+    assert pages.key.dtype == pages.value.dtype in (key.dtype, *LARGEST), (pages.key.dtype, pages.value.dtype)
 
 
 def with_whole_heads(tensor: torch.Tensor) -> torch.Tensor:
@@ -35,6 +44,9 @@ def tile_of(call: Any, slot: int, kv_head: int) -> int:
 
 @compiled
 def store_key(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
+    if call.page_format != AS_COMPUTED:
+        store_quantized_key(arithmetic, call, source, tile, lane)
+        return
     num_words = call.head_dim // depth_of_step(arithmetic)
     target = call.key_cache + (tile * num_words * TILE + lane) * 4
     for word in range(num_words):
@@ -43,6 +55,9 @@ def store_key(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> 
 
 @compiled
 def store_value(arithmetic: Any, call: Any, source: int, tile: int, lane: int) -> None:
+    if call.page_format != AS_COMPUTED:
+        store_quantized_value(arithmetic, call, source, tile, lane)
+        return
     depth = depth_of_step(arithmetic)
     target = call.value_cache + (tile * (TILE // depth) + lane // depth) * call.value_head_dim * 4
     for column in range(0, call.value_head_dim, LANES):

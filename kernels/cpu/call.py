@@ -22,6 +22,10 @@ class Call(NamedTuple):
     query_head_bytes: int
     key_cache: int
     value_cache: int
+    key_scales: int
+    value_scales: int
+    page_format: int
+    """Whether keys and values are quantised, and how: see `infer.kernels.cpu.layout`."""
     output: int
     sinks: int
     """float32 `[num_heads]` in units of log 2, or 0 where there are none."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from numpy import float32
 
 from infer.kernels.cpu.compiler import compiled
-from infer.kernels.cpu.layout import TILE
+from infer.kernels.cpu.layout import AS_COMPUTED, TILE
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import depth_of_step, operand_bytes
 from infer.kernels.cpu.products import multiply_keys, multiply_values, rows_at_once
+from infer.kernels.cpu.quantized import dequantize_tiles, gather_scales, page_element_bytes
 from infer.kernels.cpu.register_block import MAX_COLUMNS
 from infer.kernels.cpu.simd import copy_masked, load_int32, load_int64, store_float, store_int64
 from infer.kernels.cpu.softmax import softmax
@@ -62,8 +63,8 @@ def attend_chunk(
     keys = space.tiles
     values = keys + num_tiles * ADDRESS_BYTES
     ahead = values + num_tiles * ADDRESS_BYTES
-    key_bytes = call.head_dim * TILE // depth_of_step(arithmetic) * WORD_BYTES
-    value_bytes = call.value_head_dim * TILE // depth_of_step(arithmetic) * WORD_BYTES
+    key_bytes = call.head_dim * TILE * page_element_bytes(arithmetic, call)
+    value_bytes = call.value_head_dim * TILE * page_element_bytes(arithmetic, call)
     _locate(call, call.key_cache, key_bytes, rows.kv_head, start, num_tiles, space, keys)
     _locate(call, call.value_cache, value_bytes, rows.kv_head, start, num_tiles, space, values)
     next_start, next_end = _positions(call, rows, next_chunk)
@@ -72,6 +73,10 @@ def attend_chunk(
     for index in range(num_ahead, AHEAD):
         store_int64(load_int64(ahead), ahead + index * ADDRESS_BYTES)
 
+    num_tokens = load_int32(call.seq_lens + rows.sequence * 4) - start
+    if call.page_format != AS_COMPUTED:
+        gather_scales(call, rows.kv_head, start, num_tiles, num_tokens, space)
+        dequantize_tiles(arithmetic, call, call.head_dim, keys, num_tiles, space)
     _score(arithmetic, call, num_rows, keys, num_tiles, space)
     for row in range(num_rows):
         position = rows.position + row // call.group
@@ -82,13 +87,16 @@ def attend_chunk(
             num_tiles,
             max(0, first_visible(call, position) - start),
             max(0, min(end, position + 1) - start),
+            space.key_scales if call.page_format != AS_COMPUTED else 0,
+            space.value_scales,
             float32(call.scale),
             float32(call.softcap),
         )
         store_float(peak, partial.peaks + row * WORD_BYTES)
         store_float(total, partial.totals + row * WORD_BYTES)
-    num_tokens = load_int32(call.seq_lens + rows.sequence * 4) - start
-    if num_tokens < num_tiles * TILE:
+    if call.page_format != AS_COMPUTED:
+        dequantize_tiles(arithmetic, call, call.value_head_dim, values, num_tiles, space)
+    elif num_tokens < num_tiles * TILE:
         _cut_last_tile(arithmetic, call, num_tokens % TILE, values + (num_tiles - 1) * ADDRESS_BYTES, space)
     _sum_values(arithmetic, call, num_rows, values, num_tiles, space, partial)
 

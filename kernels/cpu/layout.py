@@ -10,6 +10,8 @@ Bfloat16 lies in pairs, because its dot product instructions add two products at
     key    [head_dim / 2][16 tokens][2 dimensions]
     value  [8][value_head_dim][2 tokens]
 
+Quantised elements lie where unquantised ones of the computation's dtype would, and beside each tile its scales, [16].
+
 A block is `[num_kv_heads][block_size / 16]` such tiles.
 """
 
@@ -20,8 +22,13 @@ import mmap
 
 import torch
 
+from infer.kernels.kv_pages import LARGEST, KVPages
+
 TILE = 16
 """Tokens in a tile: the float32 lanes of a 512-bit register."""
+
+AS_COMPUTED, INT8, FP8 = 0, 1, 2
+"""What compiled code is told of the elements of pages: those that are computed with, or quantised."""
 
 
 def allocate_kv_cache(
@@ -31,16 +38,21 @@ def allocate_kv_cache(
     head_dim: int,
     value_head_dim: int,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Zero-filled key and value cache; dimension 0 of both is the block."""
+) -> KVPages:
+    """As `infer.kernels.backend.AllocateKVCache`."""
     assert device.type == "cpu", device
     tiles = (num_blocks, num_kv_heads, block_size // TILE)
     key_shape: tuple[int, ...] = (*tiles, head_dim, TILE)
     value_shape: tuple[int, ...] = (*tiles, TILE, value_head_dim)
     if dtype == torch.bfloat16:
         key_shape, value_shape = (*tiles, head_dim // 2, TILE, 2), (*tiles, TILE // 2, value_head_dim, 2)
-    return _allocate(key_shape, dtype), _allocate(value_shape, dtype)
+    key, value = _allocate(key_shape, cache_dtype), _allocate(value_shape, cache_dtype)
+    if cache_dtype not in LARGEST:
+        return KVPages(key, value)
+    scales_shape = (*tiles, TILE)
+    return KVPages(key, value, _allocate(scales_shape, torch.float32), _allocate(scales_shape, torch.float32))
 
 
 def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -52,13 +64,23 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def block_size_of(key_cache: torch.Tensor) -> int:
-    return key_cache.shape[2] * TILE
+def addresses_and_format(pages: KVPages) -> tuple[int, int, int, int, int]:
+    """Of keys, values and their scales, 0 where there are none; then what the elements are."""
+    tensors = (pages.key, pages.value, pages.key_scales, pages.value_scales)
+    addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    return (*addresses, _FORMATS.get(pages.key.dtype, AS_COMPUTED))  # type: ignore[return-value]
 
 
-def num_kv_heads_of(key_cache: torch.Tensor) -> int:
-    return key_cache.shape[1]
+_FORMATS = {torch.int8: INT8, torch.float8_e4m3fn: FP8}
 
 
-def value_head_dim_of(value_cache: torch.Tensor) -> int:
-    return value_cache.shape[4]
+def block_size_of(pages: KVPages) -> int:
+    return pages.key.shape[2] * TILE
+
+
+def num_kv_heads_of(pages: KVPages) -> int:
+    return pages.key.shape[1]
+
+
+def value_head_dim_of(pages: KVPages) -> int:
+    return pages.value.shape[4]

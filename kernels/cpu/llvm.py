@@ -67,6 +67,12 @@ def offset(builder: ir.IRBuilder, address: ir.Value, num_bytes: int) -> ir.Value
     return builder.add(address, INT64(num_bytes))
 
 
+def emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Starts to bring the cache line at `address` near."""
+    read, nearest, data = INT32(0), INT32(3), INT32(1)
+    call(builder, "llvm.prefetch.p0", VOID, builder.inttoptr(address, INT8.as_pointer()), read, nearest, data)
+
+
 def larger(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
     """Of each pair of lanes; a NaN on the right stays."""
     return builder.select(builder.fcmp_ordered(">", left, right), left, right)

@@ -10,20 +10,21 @@ import torch
 from infer.kernels.cpu.arithmetic import Arithmetic, available_arithmetic
 from infer.kernels.cpu.attend import attention_worker
 from infer.kernels.cpu.cache_slot import address_and_strides, with_whole_heads
-from infer.kernels.cpu.layout import block_size_of, num_kv_heads_of, value_head_dim_of
+from infer.kernels.cpu.layout import addresses_and_format, block_size_of, num_kv_heads_of, value_head_dim_of
 from infer.kernels.cpu.plan import Shape, plan_attention
 from infer.kernels.cpu.threads import run
+from infer.kernels.kv_pages import LARGEST
 
 if TYPE_CHECKING:
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.kv_pages import KVPages
 
 _LOG2_E = math.log2(math.e)
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     metadata: AttentionMetadata,
     *,
     scale: float,
@@ -37,10 +38,10 @@ def paged_attention(
 
     arithmetic: the fastest that the CPU has, unless given
     """
-    assert query.dtype == key_cache.dtype == value_cache.dtype, (query.dtype, key_cache.dtype, value_cache.dtype)
+    assert pages.key.dtype == pages.value.dtype in (query.dtype, *LARGEST), (pages.key.dtype, pages.value.dtype)
     assert scale > 0.0, scale
     num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, value_head_dim = num_kv_heads_of(key_cache), value_head_dim_of(value_cache)
+    num_kv_heads, value_head_dim = num_kv_heads_of(pages), value_head_dim_of(pages)
     output = query.new_empty(num_tokens, num_heads, value_head_dim)
     if num_tokens == 0:
         return output
@@ -49,15 +50,14 @@ def paged_attention(
     log2_sinks = None if sinks is None else sinks.to(torch.float32) * _LOG2_E
     layer_fields = (
         *address_and_strides(query),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        *addresses_and_format(pages),
         output.data_ptr(),
         0 if log2_sinks is None else log2_sinks.data_ptr(),
         scale * _LOG2_E,
         softcap * _LOG2_E,
     )
     worker = attention_worker(arithmetic or available_arithmetic(query.dtype)[0])
-    group, block_size, num_threads = num_heads // num_kv_heads, block_size_of(key_cache), torch.get_num_threads()
+    group, block_size, num_threads = num_heads // num_kv_heads, block_size_of(pages), torch.get_num_threads()
     shape = Shape(num_kv_heads, group, head_dim, value_head_dim, block_size, sliding_window, num_threads)
     for fields in plan_attention(shape, metadata).calls:
         run(worker, layer_fields + fields, num_threads)

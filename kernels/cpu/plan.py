@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHARES_PER_THREAD = 4
 """A thread's work should have at least so many parts, for all threads to end at about the same time."""
 
-_NO_LAYER = (0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
+_NO_LAYER = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 """In the places of a layer's own fields, which come first."""
 
 

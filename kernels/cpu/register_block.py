@@ -15,15 +15,14 @@ from infer.kernels.cpu.arithmetic import Arithmetic, has_cpu_feature
 from infer.kernels.cpu.layout import TILE
 from infer.kernels.cpu.llvm import (
     FLOAT,
-    INT8,
     INT32,
     INT64,
     LANES,
-    VOID,
     BFloatType,
     broadcast,
     call,
     constant,
+    emit_prefetch,
     fma,
     lanes,
     load_from,
@@ -89,11 +88,9 @@ def ahead_entry(builder: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.V
 
 def prefetch_lines(builder: ir.IRBuilder, table: ir.Value, addresses: Values) -> None:
     """Starts to bring the cache lines at `addresses` near, where there is a table."""
-    read, nearest, data = INT32(0), INT32(3), INT32(1)
     with builder.if_then(builder.icmp_signed("!=", table, INT64(0))):
         for address in addresses:
-            pointer = builder.inttoptr(address, INT8.as_pointer())
-            call(builder, "llvm.prefetch.p0", VOID, pointer, read, nearest, data)
+            emit_prefetch(builder, address)
 
 
 def table_entry(builder: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:

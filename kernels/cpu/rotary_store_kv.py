@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy import float32
 
-from infer.kernels.cpu.cache_slot import address_and_strides, store_key, store_value, tile_of, with_whole_heads
+from infer.kernels.cpu.cache_slot import (
+    address_and_strides,
+    assert_fits,
+    store_key,
+    store_value,
+    tile_of,
+    with_whole_heads,
+)
 from infer.kernels.cpu.compiler import compiled
-from infer.kernels.cpu.layout import TILE, block_size_of
+from infer.kernels.cpu.layout import TILE, addresses_and_format, block_size_of
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
 from infer.kernels.cpu.row_wise import row_worker, run_rows
@@ -16,6 +23,8 @@ from infer.kernels.cpu.simd import add, load_int64, multiply, splat
 
 if TYPE_CHECKING:
     import torch
+
+    from infer.kernels.kv_pages import KVPages
 
 
 class Turn(NamedTuple):
@@ -37,6 +46,9 @@ class Turn(NamedTuple):
     """`[num_tokens, num_heads + num_kv_heads, head_dim]`, contiguous: queries, then keys."""
     key_cache: int
     value_cache: int
+    key_scales: int
+    value_scales: int
+    page_format: int
     slot_mapping: int
     num_heads: int
     num_kv_heads: int
@@ -52,12 +64,12 @@ def rotary_store_kv(
     value: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     slot_mapping: torch.Tensor,
 ) -> torch.Tensor:
     """The query that it returns is a view whose tokens lie apart."""
-    assert query.dtype == value.dtype == key_cache.dtype == value_cache.dtype, (value.dtype, key_cache.dtype)
+    assert query.dtype == value.dtype, (query.dtype, value.dtype)
+    assert_fits(key, value, pages)
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads, value_head_dim = value.shape[1:]
     assert head_dim % (2 * LANES) == 0, head_dim
@@ -72,14 +84,13 @@ def rotary_store_kv(
         cos.data_ptr(),
         sin.data_ptr(),
         turned.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        *addresses_and_format(pages),
         slot_mapping.data_ptr(),
         num_heads,
         num_kv_heads,
         head_dim,
         value_head_dim,
-        block_size_of(key_cache),
+        block_size_of(pages),
     )
     run_rows(_worker, query.dtype, num_tokens, fields)
     return turned[:, :num_heads]

@@ -19,6 +19,8 @@ from infer.kernels.cpu.llvm import (
     VOID,
     broadcast,
     call,
+    constant,
+    emit_prefetch,
     fma,
     instruction,
     lanes,
@@ -75,6 +77,17 @@ def multiply(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value
     return builder.fmul(left, right)
 
 
+def emit_larger_magnitude(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Of each pair of lanes the larger absolute value; a NaN is larger than all numbers."""
+    # Without their signs, floats are in the order of their bits.
+    magnitudes = [builder.and_(builder.bitcast(x, lanes(INT32)), constant(INT32, 0x7FFFFFFF)) for x in (left, right)]
+    largest = builder.select(builder.icmp_signed(">", *magnitudes), *magnitudes)
+    return builder.bitcast(largest, lanes(FLOAT))
+
+
+larger_magnitude = instruction(VECTOR, VECTOR, result=VECTOR)(emit_larger_magnitude)
+
+
 @instruction(VECTOR, VECTOR, result=VECTOR)
 def divide(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
     return builder.fdiv(left, right)
@@ -97,6 +110,11 @@ def first_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
 @instruction(VECTOR, result=types.float32)
 def largest_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     return _fold(builder, vector, lambda left, right: larger(builder, left, right))
+
+
+@instruction(VECTOR, result=types.float32)
+def largest_magnitude_of_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    return _fold(builder, vector, lambda left, right: emit_larger_magnitude(builder, left, right))
 
 
 @instruction(VECTOR, result=types.float32)
@@ -154,19 +172,24 @@ def copy_lanes(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> Non
 def spread_half_words(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, high: ir.Value) -> None:
     """Stores sixteen 16-bit words into the upper (`high` is not 0) or lower halves of sixteen 32-bit words. The other
     halves are not even read: another thread may be writing them."""
+    emit_spread(builder, load_from(builder, lanes(INT16), source), target, high)
+
+
+def emit_spread(builder: ir.IRBuilder, halves: ir.Value, target: ir.Value, high: ir.Value) -> None:
+    """As `spread_half_words`, from a vector of whatever integers."""
     with builder.if_else(builder.icmp_signed("!=", high, INT64(0))) as (upper, lower):
         for half, begin in enumerate((lower, upper)):
             with begin:
-                _store_every_other(builder, source, target, half)
+                _store_every_other(builder, halves, target, half)
 
 
-def _store_every_other(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, first: int) -> None:
-    halves = load_from(builder, lanes(INT16), source)
+def _store_every_other(builder: ir.IRBuilder, halves: ir.Value, target: ir.Value, first: int) -> None:
     order = ir.Constant(ir.VectorType(INT32, 2 * LANES), [INT32(index // 2) for index in range(2 * LANES)])
-    spread = builder.shuffle_vector(halves, ir.Constant(lanes(INT16), ir.Undefined), order)
+    spread = builder.shuffle_vector(halves, ir.Constant(halves.type, ir.Undefined), order)
     mask = ir.Constant(ir.VectorType(BIT, 2 * LANES), [BIT(index % 2 == first) for index in range(2 * LANES)])
     pointer = builder.inttoptr(target, spread.type.as_pointer())
-    call(builder, "llvm.masked.store.v32i16.p0", VOID, spread, pointer, INT32(1), mask)
+    name = f"llvm.masked.store.v{2 * LANES}i{halves.type.element.width}.p0"
+    call(builder, name, VOID, spread, pointer, INT32(1), mask)
 
 
 @instruction(types.int64, types.int64, types.int64, result=types.void)
@@ -174,3 +197,6 @@ def copy_masked(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, mask:
     """Copies sixteen 32-bit words, of each only the bits of `mask`."""
     kept = broadcast(builder, builder.trunc(mask, INT32))
     store_to(builder, builder.and_(load_from(builder, lanes(INT32), source), kept), target)
+
+
+prefetch = instruction(types.int64, result=types.void)(emit_prefetch)

@@ -38,6 +38,8 @@ def softmax(
     num_tiles: int,
     first: int,
     end: int,
+    key_scales: int,
+    value_scales: int,
     scale: float32,
     softcap: float32,
 ) -> tuple[float32, float32]:
@@ -45,6 +47,8 @@ def softmax(
     `first` to `end - 1`; what it does not see weighs 0, whatever its score is.
 
     scores, weights: addresses of the row
+    key_scales, value_scales: addresses of the scales of quantised keys and values, one a token; the first is 0 where
+        there are none. Scores are multiplied by the first, weights, once they are in the total, by the second
 
     Returns the peak, which is the largest scaled score, and the total of the weights.
     """
@@ -58,6 +62,10 @@ def softmax(
     if end <= first:
         return LOWEST, float32(0.0)
 
+    if key_scales != 0:
+        for tile in range(first_tile, end_tile):
+            address = scores + tile * _SCORE_BYTES
+            store(multiply(load(address), load(key_scales + tile * _SCORE_BYTES)), address)
     if softcap > 0.0:
         for address in range(scores + first_tile * _SCORE_BYTES, scores + end_tile * _SCORE_BYTES, _SCORE_BYTES):
             capped = tanh(multiply(load(address), splat(scale / softcap)))
@@ -78,5 +86,7 @@ def softmax(
     for tile in range(first_tile, end_tile):
         weight = exp2(multiply_add(load(scores + tile * _SCORE_BYTES), splat(scale), splat(-peak)))
         total = add(total, weight)
+        if key_scales != 0:
+            weight = multiply(weight, load(value_scales + tile * _SCORE_BYTES))
         store_operands(arithmetic, weight, weights + tile * weight_bytes)
     return peak, sum_of_lanes(total)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from infer.kernels.cpu.cache_slot import address_and_strides, store_key, store_value, tile_of, with_whole_heads
+from infer.kernels.cpu.cache_slot import (
+    address_and_strides,
+    assert_fits,
+    store_key,
+    store_value,
+    tile_of,
+    with_whole_heads,
+)
 from infer.kernels.cpu.compiler import compiled
-from infer.kernels.cpu.layout import TILE, block_size_of
+from infer.kernels.cpu.layout import TILE, addresses_and_format, block_size_of
 from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import load_int64
 
 if TYPE_CHECKING:
     import torch
+
+    from infer.kernels.kv_pages import KVPages
 
 
 class Store(NamedTuple):
@@ -26,6 +35,9 @@ class Store(NamedTuple):
     value_head_bytes: int
     key_cache: int
     value_cache: int
+    key_scales: int
+    value_scales: int
+    page_format: int
     slot_mapping: int
     num_kv_heads: int
     head_dim: int
@@ -34,14 +46,8 @@ class Store(NamedTuple):
     num_rows: int
 
 
-def store_kv(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
-    assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype, (key.dtype, value.dtype, key_cache.dtype)
+def store_kv(key: torch.Tensor, value: torch.Tensor, pages: KVPages, slot_mapping: torch.Tensor) -> None:
+    assert_fits(key, value, pages)
     num_tokens, num_kv_heads, head_dim = key.shape
     # Named, so that they live until the threads are done: the record has only addresses.
     slot_mapping = slot_mapping.contiguous()
@@ -49,13 +55,12 @@ def store_kv(
     fields = (
         *address_and_strides(key),
         *address_and_strides(value),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        *addresses_and_format(pages),
         slot_mapping.data_ptr(),
         num_kv_heads,
         head_dim,
         value.shape[2],
-        block_size_of(key_cache),
+        block_size_of(pages),
     )
     run_rows(_worker, key.dtype, num_tokens, fields)
 

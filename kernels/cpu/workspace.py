@@ -27,6 +27,9 @@ WORD_BYTES = 4
 
 ADDRESS_BYTES = 8
 
+LINE_BYTES = 64
+"""Of the caches."""
+
 
 class Workspace(NamedTuple):
     """Addresses."""
@@ -45,6 +48,12 @@ class Workspace(NamedTuple):
     """int64 `[max_blocks * block_size / TILE]`, by position: which tile of the cache, at KV head 0."""
     last_value_tile: int
     """Room for a copy of one tile of values."""
+    key_scales: int
+    """float32 `[CHUNK]`, where keys are quantised."""
+    value_scales: int
+    """float32 `[CHUNK]`, 0 behind the last token."""
+    dequantized: int
+    """Room for the keys or the values of a chunk."""
     end: int
 
 
@@ -75,6 +84,9 @@ def workspace_at(call: Call, start: int) -> Workspace:
     tiles = merged + partial_bytes(call)
     tile_numbers = tiles + (2 * CHUNK // TILE + AHEAD) * ADDRESS_BYTES
     last_value_tile = tile_numbers + call.max_blocks * call.block_size // TILE * ADDRESS_BYTES
+    key_scales = last_value_tile + TILE * call.value_head_dim * WORD_BYTES
+    value_scales = key_scales + CHUNK * WORD_BYTES
+    dequantized = value_scales + CHUNK * WORD_BYTES
     return Workspace(
         start,
         scores,
@@ -84,5 +96,8 @@ def workspace_at(call: Call, start: int) -> Workspace:
         tiles,
         tile_numbers,
         last_value_tile,
-        last_value_tile + TILE * call.value_head_dim * WORD_BYTES,
+        key_scales,
+        value_scales,
+        dequantized,
+        dequantized + CHUNK * max(call.head_dim, call.value_head_dim) * WORD_BYTES,
     )

@@ -1,8 +1,16 @@
-"""The cache of keys and values in its plain layout: block, token in the block, KV head, element."""
+"""Pages in the plain layout.
+
+    keys, values    [num_blocks, block_size, num_kv_heads, head_dim]
+    scales          [num_blocks, num_kv_heads, block_size]
+
+The scales that are read together, of one head's tokens, lie side by side.
+"""
 
 from __future__ import annotations
 
 import torch
+
+from infer.kernels.kv_pages import LARGEST, KVPages
 
 
 def allocate_kv_cache(
@@ -12,10 +20,14 @@ def allocate_kv_cache(
     head_dim: int,
     value_head_dim: int,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Key cache `[num_blocks, block_size, num_kv_heads, head_dim]` and value cache `[..., value_head_dim]` of zeros."""
+) -> KVPages:
+    """As `infer.kernels.backend.AllocateKVCache`. Elements have the same places whatever they are made of."""
     shape = (num_blocks, block_size, num_kv_heads)
-    key_cache = torch.zeros(*shape, head_dim, dtype=dtype, device=device)
-    value_cache = torch.zeros(*shape, value_head_dim, dtype=dtype, device=device)
-    return key_cache, value_cache
+    key = torch.zeros(*shape, head_dim, dtype=cache_dtype, device=device)
+    value = torch.zeros(*shape, value_head_dim, dtype=cache_dtype, device=device)
+    if cache_dtype not in LARGEST:
+        return KVPages(key, value)
+    key_scales, value_scales = torch.zeros(2, num_blocks, num_kv_heads, block_size, device=device)
+    return KVPages(key, value, key_scales, value_scales)

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from infer.kernels.reference.quantize import dequantize
+
 if TYPE_CHECKING:
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.kv_pages import KVPages
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     metadata: AttentionMetadata,
     *,
     scale: float,
@@ -21,12 +23,13 @@ def paged_attention(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `infer.kernels.paged_attention.paged_attention`, on caches `[num_blocks, block_size, num_kv_heads, head_dim]`.
+    """As `infer.kernels.paged_attention.paged_attention`, on pages as `infer.kernels.reference.kv_cache` lays them out.
 
     Computes in float32, or in float64 where the query is.
     """
-    block_size = key_cache.shape[1]
-    output = query.new_empty(*query.shape[:2], value_cache.shape[-1])
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    block_size = pages.key.shape[1]
+    output = query.new_empty(*query.shape[:2], pages.value.shape[-1])
     query_start_loc = metadata.query_start_loc.tolist()
     for index, seq_len in enumerate(metadata.seq_lens.tolist()):
         start, end = query_start_loc[index : index + 2]
@@ -37,15 +40,23 @@ def paged_attention(
         blocks = metadata.block_table[index, positions // block_size]
         offsets = positions % block_size
         output[start:end] = _attend(
-            query[start:end],
-            key_cache[blocks, offsets],
-            value_cache[blocks, offsets],
+            query[start:end].to(dtype),
+            _gather(pages.key, pages.key_scales, blocks, offsets, dtype),
+            _gather(pages.value, pages.value_scales, blocks, offsets, dtype),
             _visible(positions, first_position, sliding_window),
             scale,
             softcap,
             sinks,
         )
     return output
+
+
+def _gather(
+    cache: torch.Tensor, scales: torch.Tensor | None, blocks: torch.Tensor, offsets: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """What the slots hold, `[num_slots, num_kv_heads, size]`."""
+    elements = cache[blocks, offsets]
+    return elements.to(dtype) if scales is None else dequantize(elements, scales[blocks, :, offsets], dtype)
 
 
 def _visible(positions: torch.Tensor, first_position: int, sliding_window: int) -> torch.Tensor:
@@ -67,19 +78,18 @@ def _attend(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Softmax attention of `[num_queries, num_heads, head_dim]` over `[num_keys, num_kv_heads, head_dim]`."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
     num_queries, num_heads, head_dim = query.shape
     num_keys, num_kv_heads, _ = key.shape
     # The query heads of one KV head are the rows of one matrix: [num_kv_heads, group_size * num_queries, head_dim].
-    queries = query.to(dtype).transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
-    scores = (queries @ key.to(dtype).permute(1, 2, 0)).view(num_heads, num_queries, num_keys) * scale
+    queries = query.transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
+    scores = (queries @ key.permute(1, 2, 0)).view(num_heads, num_queries, num_keys) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is None:
         weights = scores.softmax(-1)
     else:
-        sink = sinks.to(dtype).view(-1, 1, 1).expand(-1, num_queries, 1)
+        sink = sinks.to(query.dtype).view(-1, 1, 1).expand(-1, num_queries, 1)
         weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
-    output = weights.reshape(num_kv_heads, -1, num_keys) @ value.to(dtype).transpose(0, 1)
-    return output.view(num_heads, num_queries, -1).transpose(0, 1).to(query.dtype)
+    output = weights.reshape(num_kv_heads, -1, num_keys) @ value.transpose(0, 1)
+    return output.view(num_heads, num_queries, -1).transpose(0, 1)

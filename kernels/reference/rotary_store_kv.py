@@ -10,6 +10,7 @@ from infer.kernels.reference.store_kv import store_kv as store_in_reference_cach
 
 if TYPE_CHECKING:
     from infer.kernels.backend import StoreKV
+    from infer.kernels.kv_pages import KVPages
 
 
 def rotary_embedding(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -28,12 +29,11 @@ def rotary_store_kv(
     value: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     slot_mapping: torch.Tensor,
     *,
     store_kv: StoreKV = store_in_reference_cache,
 ) -> torch.Tensor:
     """As `infer.kernels.rotary_store_kv.rotary_store_kv`, for whichever cache `store_kv` knows."""
-    store_kv(rotary_embedding(key, cos, sin), value, key_cache, value_cache, slot_mapping)
+    store_kv(rotary_embedding(key, cos, sin), value, pages, slot_mapping)
     return rotary_embedding(query, cos, sin)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.reference.quantize import quantize
+
 if TYPE_CHECKING:
     import torch
 
+    from infer.kernels.kv_pages import KVPages
 
-def store_kv(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
-    """As `infer.kernels.store_kv.store_kv`, on caches `[num_blocks, block_size, num_kv_heads, head_dim]`."""
-    key_cache.flatten(0, 1)[slot_mapping] = key
-    value_cache.flatten(0, 1)[slot_mapping] = value
+
+def store_kv(key: torch.Tensor, value: torch.Tensor, pages: KVPages, slot_mapping: torch.Tensor) -> None:
+    """As `infer.kernels.store_kv.store_kv`, on pages as `infer.kernels.reference.kv_cache` lays them out."""
+    block_size = pages.key.shape[1]
+    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+    for heads, cache, scales in ((key, pages.key, pages.key_scales), (value, pages.value, pages.value_scales)):
+        if scales is None:
+            cache[blocks, offsets] = heads
+        else:
+            cache[blocks, offsets], scales[blocks, :, offsets] = quantize(heads, cache.dtype)

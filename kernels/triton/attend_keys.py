@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from infer.kernels.triton.quantized import fractions, load_scales
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 NO_SCORE = tl.constexpr(-1.0e30)
@@ -46,6 +48,8 @@ def attend_keys(
     query_positions: tl.tensor,
     key_ptr: tl.tensor,
     value_ptr: tl.tensor,
+    key_scales_ptr: tl.tensor | None,
+    value_scales_ptr: tl.tensor | None,
     block_table_ptr: tl.tensor,
     first_key: tl.tensor,
     end_key: tl.tensor,
@@ -54,6 +58,8 @@ def attend_keys(
     key_token_stride: tl.tensor,
     value_block_stride: tl.tensor,
     value_token_stride: tl.tensor,
+    scale_block_stride: tl.tensor,
+    is_fp8: tl.constexpr,
     all_visible: tl.constexpr,
     sliding_window: tl.constexpr,
     softcap: tl.constexpr,
@@ -66,7 +72,7 @@ def attend_keys(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Maximum, normalizer and accumulator of the rows after the keys `first_key` to `end_key - 1`.
 
-    query: `[num_rows, head_dim_padded]`, key_ptr and value_ptr: of the KV head, block_table_ptr: of the sequence.
+    query: `[num_rows, head_dim_padded]`, block_table_ptr: of the sequence, the other pointers: of the KV head.
     all_visible: every row sees every key of the range, whose length is then a multiple of `num_keys`.
     """
     offsets = tl.arange(0, num_keys)
@@ -91,8 +97,16 @@ def attend_keys(
             value_mask = value_mask & (positions < end_key)[:, None]
         key = tl.load(key_ptr + key_offsets[:, None] + dims[None, :], mask=key_mask, other=0.0)
         value = tl.load(value_ptr + value_offsets[:, None] + value_dims[None, :], mask=value_mask, other=0.0)
+        if key_scales_ptr is not None:
+            scale_offsets = blocks * scale_block_stride + positions % block_size
+            key_scales = load_scales(key_scales_ptr + scale_offsets, positions < end_key, is_fp8)
+            value_scales = load_scales(value_scales_ptr + scale_offsets, positions < end_key, is_fp8)
+            key = fractions(key, is_fp8, query.dtype)
+            value = fractions(value, is_fp8, query.dtype)
 
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if key_scales_ptr is not None:
+            scores *= key_scales[None, :]
         if softcap > 0.0:
             # softcap * tanh(score / softcap), by tanh(x) = 1 - 2 / (1 + exp(2 * x)).
             scores = tl.exp2(scores * (scale * (2.0 * LOG2_E / softcap)))
@@ -111,5 +125,7 @@ def attend_keys(
         maximum = new_maximum
         normalizer = normalizer * decay + tl.sum(weights, 1)
         accumulator = accumulator * decay[:, None]
+        if value_scales_ptr is not None:
+            weights *= value_scales[None, :]
         accumulator = tl.dot(weights.to(value.dtype), value, accumulator, input_precision="ieee")
     return maximum, normalizer, accumulator

@@ -20,6 +20,7 @@ from infer.kernels.triton.tile_shape import decode_tile, padded
 
 if TYPE_CHECKING:
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.triton.quantized import Layout
 
 SPLIT_SIZE = 512
 """Keys a program; a multiple of every tile's `num_keys`."""
@@ -28,8 +29,7 @@ SPLIT_SIZE = 512
 def decode_attention(
     output: torch.Tensor,
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: Layout,
     metadata: AttentionMetadata,
     scale: float,
     sliding_window: int,
@@ -39,7 +39,7 @@ def decode_attention(
     """Writes the first `num_decodes` rows of `output`."""
     num_decodes = metadata.num_decodes
     _, num_heads, head_dim = query.shape
-    _, block_size, num_kv_heads, value_head_dim = value_cache.shape
+    _, block_size, num_kv_heads, value_head_dim = pages.value.shape
     tile = decode_tile(num_heads // num_kv_heads, head_dim, query.element_size())
     num_splits = triton.cdiv(metadata.max_seq_len, SPLIT_SIZE)
     if sliding_window:
@@ -53,8 +53,10 @@ def decode_attention(
         partial,
         log_sum_exp,
         query,
-        key_cache,
-        value_cache,
+        pages.key,
+        pages.value,
+        pages.key_scales,
+        pages.value_scales,
         metadata.block_table,
         metadata.seq_lens,
         sinks,
@@ -66,13 +68,16 @@ def decode_attention(
         log_sum_exp.stride(1),
         query.stride(0),
         query.stride(1),
-        key_cache.stride(0),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        value_cache.stride(0),
-        value_cache.stride(1),
-        value_cache.stride(2),
+        pages.key.stride(0),
+        pages.key.stride(1),
+        pages.key.stride(2),
+        pages.value.stride(0),
+        pages.value.stride(1),
+        pages.value.stride(2),
+        pages.scale_block_stride,
+        pages.scale_head_stride,
         metadata.block_table.stride(0),
+        is_fp8=pages.is_fp8,
         sliding_window=sliding_window,
         softcap=softcap,
         group_size=num_heads // num_kv_heads,
@@ -118,6 +123,8 @@ def split_kernel(
     query_ptr: tl.tensor,
     key_cache_ptr: tl.tensor,
     value_cache_ptr: tl.tensor,
+    key_scales_ptr: tl.tensor | None,
+    value_scales_ptr: tl.tensor | None,
     block_table_ptr: tl.tensor,
     seq_lens_ptr: tl.tensor,
     sinks_ptr: tl.tensor | None,
@@ -135,7 +142,10 @@ def split_kernel(
     value_block_stride: tl.tensor,
     value_token_stride: tl.tensor,
     value_head_stride: tl.tensor,
+    scale_block_stride: tl.tensor,
+    scale_head_stride: tl.tensor,
     block_table_stride: tl.tensor,
+    is_fp8: tl.constexpr,
     sliding_window: tl.constexpr,
     softcap: tl.constexpr,
     group_size: tl.constexpr,
@@ -174,6 +184,9 @@ def split_kernel(
 
     key_ptr = key_cache_ptr + kv_head * key_head_stride
     value_ptr = value_cache_ptr + kv_head * value_head_stride
+    if key_scales_ptr is not None:
+        key_scales_ptr += kv_head * scale_head_stride
+        value_scales_ptr += kv_head * scale_head_stride
     block_table_ptr += seq * block_table_stride
     # All keys are visible to all rows; only the last tile may be cut short.
     full_end = first_key + (end_key - first_key) // num_keys * num_keys
@@ -187,6 +200,8 @@ def split_kernel(
             positions,
             key_ptr,
             value_ptr,
+            key_scales_ptr,
+            value_scales_ptr,
             block_table_ptr,
             first_key if part == 0 else full_end,
             full_end if part == 0 else end_key,
@@ -195,6 +210,8 @@ def split_kernel(
             key_token_stride,
             value_block_stride,
             value_token_stride,
+            scale_block_stride,
+            is_fp8,
             part == 0,
             0,  # the range itself begins at the window's first key
             softcap,

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 from infer.kernels.triton.decode import decode_attention
 from infer.kernels.triton.prefill import prefill_attention
+from infer.kernels.triton.quantized import layout_of
 
 if TYPE_CHECKING:
     import torch
 
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.kv_pages import KVPages
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: KVPages,
     metadata: AttentionMetadata,
     *,
     scale: float,
@@ -24,14 +25,14 @@ def paged_attention(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `infer.kernels.paged_attention.paged_attention`, on caches `[num_blocks, block_size, num_kv_heads, head_dim]`.
+    """As `infer.kernels.paged_attention.paged_attention`, on pages as `infer.kernels.reference.kv_cache` lays them out.
 
     The last dimension of every tensor must be contiguous. Accumulates in float32.
     """
-    tensors = (query, key_cache, value_cache, metadata.block_table)
+    tensors = (query, *pages.tensors(), metadata.block_table)
     assert all(tensor.stride(-1) == 1 for tensor in tensors), [tensor.stride() for tensor in tensors]
-    output = query.new_empty(*query.shape[:2], value_cache.shape[-1])
-    arguments = (output, query, key_cache, value_cache, metadata, scale, sliding_window, softcap, sinks)
+    output = query.new_empty(*query.shape[:2], pages.value.shape[-1])
+    arguments = (output, query, layout_of(pages), metadata, scale, sliding_window, softcap, sinks)
     if metadata.num_decodes > 0:
         decode_attention(*arguments)
     if metadata.num_decodes < metadata.seq_lens.shape[0]:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import torch
 
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.triton.quantized import Layout
 
 
 def prefill_attention(
     output: torch.Tensor,
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    pages: Layout,
     metadata: AttentionMetadata,
     scale: float,
     sliding_window: int,
@@ -32,7 +32,7 @@ def prefill_attention(
 ) -> None:
     """Writes the rows of `output` that belong to the sequences behind the first `num_decodes`."""
     num_tokens, num_heads, head_dim = query.shape
-    _, block_size, num_kv_heads, value_head_dim = value_cache.shape
+    _, block_size, num_kv_heads, value_head_dim = pages.value.shape
     group_size = num_heads // num_kv_heads
     num_seqs = metadata.seq_lens.shape[0]
     tile = prefill_tile(metadata.max_query_len, group_size, head_dim, query.element_size())
@@ -42,8 +42,10 @@ def prefill_attention(
     prefill_kernel[(num_tiles, num_kv_heads)](
         output,
         query,
-        key_cache,
-        value_cache,
+        pages.key,
+        pages.value,
+        pages.key_scales,
+        pages.value_scales,
         metadata.block_table,
         metadata.query_start_loc,
         metadata.seq_lens,
@@ -55,13 +57,16 @@ def prefill_attention(
         output.stride(1),
         query.stride(0),
         query.stride(1),
-        key_cache.stride(0),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        value_cache.stride(0),
-        value_cache.stride(1),
-        value_cache.stride(2),
+        pages.key.stride(0),
+        pages.key.stride(1),
+        pages.key.stride(2),
+        pages.value.stride(0),
+        pages.value.stride(1),
+        pages.value.stride(2),
+        pages.scale_block_stride,
+        pages.scale_head_stride,
         metadata.block_table.stride(0),
+        is_fp8=pages.is_fp8,
         sliding_window=sliding_window,
         softcap=softcap,
         group_size=group_size,
@@ -85,6 +90,8 @@ def prefill_kernel(
     query_ptr: tl.tensor,
     key_cache_ptr: tl.tensor,
     value_cache_ptr: tl.tensor,
+    key_scales_ptr: tl.tensor | None,
+    value_scales_ptr: tl.tensor | None,
     block_table_ptr: tl.tensor,
     query_start_loc_ptr: tl.tensor,
     seq_lens_ptr: tl.tensor,
@@ -102,7 +109,10 @@ def prefill_kernel(
     value_block_stride: tl.tensor,
     value_token_stride: tl.tensor,
     value_head_stride: tl.tensor,
+    scale_block_stride: tl.tensor,
+    scale_head_stride: tl.tensor,
     block_table_stride: tl.tensor,
+    is_fp8: tl.constexpr,
     sliding_window: tl.constexpr,
     softcap: tl.constexpr,
     group_size: tl.constexpr,
@@ -154,6 +164,9 @@ def prefill_kernel(
 
     key_ptr = key_cache_ptr + kv_head * key_head_stride
     value_ptr = value_cache_ptr + kv_head * value_head_stride
+    if key_scales_ptr is not None:
+        key_scales_ptr += kv_head * scale_head_stride
+        value_scales_ptr += kv_head * scale_head_stride
     block_table_ptr += seq.to(tl.int64) * block_table_stride
     maximum, normalizer, accumulator = initial_softmax(sinks_ptr, True, heads, num_rows, value_head_dim_padded)
     for part in tl.static_range(0 if sliding_window > 0 else 1, 3):
@@ -171,6 +184,8 @@ def prefill_kernel(
             positions,
             key_ptr,
             value_ptr,
+            key_scales_ptr,
+            value_scales_ptr,
             block_table_ptr,
             part_start,
             part_end,
@@ -179,6 +194,8 @@ def prefill_kernel(
             key_token_stride,
             value_block_stride,
             value_token_stride,
+            scale_block_stride,
+            is_fp8,
             part == 1,
             sliding_window,
             softcap,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from infer.kernels.kv_pages import LARGEST
+
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def why_not(dtype: torch.dtype, device: torch.device) -> str | None:
+def why_not(dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device) -> str | None:
     """What keeps the kernels from serving a CUDA `device`; None if nothing does. Sizes of heads and blocks never do."""
     if dtype not in _DTYPES:
         return f"its dtypes are float16, bfloat16 and float32: {dtype}"
+    if cache_dtype not in (dtype, *LARGEST):
+        return f"its caches are of {dtype}, torch.int8 and torch.float8_e4m3fn: {cache_dtype}"
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
         return f"it needs compute capability 8.0 or newer: {capability[0]}.{capability[1]}"

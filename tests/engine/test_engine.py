@@ -184,7 +184,13 @@ def test_paused_engine_loses_nothing(folder):
 
 
 def test_cache_line_says_how_many_blocks_of_how_many_tokens(folder):
-    assert make_engine(folder, num_blocks=40).fit_cache() == "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.9 MiB"
+    line = "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.9 MiB of float32"
+    assert make_engine(folder, num_blocks=40).fit_cache() == line
+
+
+def test_cache_line_says_how_much_smaller_a_quantised_cache_is(folder):
+    line = "kv cache: 40 blocks of 16 tokens, 640 tokens in 0.3 MiB of fp8"
+    assert make_engine(folder, num_blocks=40, kv_cache_dtype="fp8").fit_cache() == line
 
 
 def test_model_line_says_what_runs_where(folder):

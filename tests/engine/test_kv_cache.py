@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from infer.engine.errors import ConfigError
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
 from infer.kernels.backend import select_backend
 
+CPU = torch.device("cpu")
 SPEC = KVCacheSpec((LayerSpec(2, 8, 8, 0), LayerSpec(1, 16, 8, 0)), block_size=4, dtype=torch.float32)
 
 
@@ -27,6 +30,28 @@ def fit(num_bytes=1 << 30, **settings):
 
 def test_block_counts_all_layers_keys_and_values():
     assert SPEC.num_bytes_per_block == (2 * (8 + 8) + 1 * (16 + 8)) * 4 * 4
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
+def test_block_takes_as_many_bytes_as_its_rows_of_the_tensors(name, dtype, kv_cache_dtype):
+    spec = KVCacheSpec((LayerSpec(2, 32, 32, 0), LayerSpec(1, 48, 16, 0)), 16, dtype, kv_cache_dtype)
+    backend = select_backend(
+        CPU, dtype, head_dim=48, value_head_dim=16, block_size=16, cache_dtype=spec.cache_dtype, preferred=name
+    )
+    cache = allocate_kv_cache(spec, 3, backend, CPU)
+    assert sum(tensor.nbytes for tensor in cache.tensors()) == 4 * spec.num_bytes_per_block
+    assert {len(tensor) for tensor in cache.tensors()} == {4}
+
+
+def test_name_of_what_blocks_hold_is_the_models_dtype_or_the_quantised_one():
+    names = {
+        KVCacheSpec(SPEC.layers, 16, dtype, kv_cache_dtype).cache_dtype_name
+        for dtype in (torch.float32, torch.bfloat16)
+        for kv_cache_dtype in ("auto", "int8", "fp8")
+    }
+    assert names == {"float32", "bfloat16", "int8", "fp8"}
 
 
 def test_cache_holds_max_num_seqs_of_the_longest_request():
@@ -62,16 +87,18 @@ def test_number_of_blocks_that_is_asked_for_is_given_where_it_fits():
 
 
 def test_allocated_cache_has_the_null_block_too():
-    backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=4, preferred="reference")
-    cache = allocate_kv_cache(SPEC, 3, backend, torch.device("cpu"))
-    assert [(key.shape[0], value.shape[0]) for key, value in cache.layers] == [(4, 4), (4, 4)]
+    backend = select_backend(CPU, torch.float32, head_dim=8, block_size=4, preferred="reference")
+    cache = allocate_kv_cache(SPEC, 3, backend, CPU)
+    assert [len(tensor) for tensor in cache.tensors()] == [4] * 4
 
 
-def test_blocks_are_copied_in_every_layer_and_all_read_before_any_is_written():
-    backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=4, preferred="reference")
-    cache = allocate_kv_cache(SPEC, 3, backend, torch.device("cpu"))
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
+def test_blocks_are_copied_in_every_layer_and_all_read_before_any_is_written(kv_cache_dtype):
+    backend = select_backend(CPU, torch.float32, head_dim=8, block_size=4, preferred="reference")
+    cache = allocate_kv_cache(replace(SPEC, kv_cache_dtype=kv_cache_dtype), 3, backend, CPU)
     for tensor in cache.tensors():
         tensor.copy_(torch.arange(4.0).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor))
     cache.copy_blocks([(1, 2), (2, 3)])
+    assert len(list(cache.tensors())) == (4 if kv_cache_dtype == "auto" else 8)
     for tensor in cache.tensors():
         assert [set(block.flatten().tolist()) for block in tensor] == [{0.0}, {1.0}, {1.0}, {2.0}]

@@ -60,6 +60,17 @@ def test_backend_of_a_dtype_that_triton_does_not_serve_is_the_reference() -> Non
     )
 
 
+@pytest.mark.parametrize(("name", "device"), [("cpu", CPU), ("triton", CUDA)])
+def test_backend_of_a_cache_in_a_dtype_that_is_not_served_is_the_reference(name: str, device: torch.device) -> None:
+    pytest.importorskip({"cpu": "numba"}.get(name, name))
+    backend = select_backend(device, torch.float32, head_dim=64, block_size=16, cache_dtype=torch.float16)
+    assert backend.name == "reference"
+    assert backend.fallback_reason == (
+        f"{name} attention cannot be used: "
+        "its caches are of torch.float32, torch.int8 and torch.float8_e4m3fn: torch.float16"
+    )
+
+
 def test_preferred_backend_is_taken_where_it_can_serve() -> None:
     backend = select(CPU, preferred="reference")
     assert (backend.name, backend.fallback_reason) == ("reference", None)

@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from paged_cases import PagedCase, make_paged_case, nan_filled_outputs
+from paged_cases import PagedCase, fill_with_nan, make_paged_case, nan_filled_outputs
 
 from infer.kernels import reference
 from infer.kernels.cpu import allocate_kv_cache, paged_attention, store_kv, why_not
 from infer.kernels.cpu import threads as cpu_threads
 from infer.kernels.cpu.arithmetic import Arithmetic, available_arithmetic, has_cpu_feature
+from infer.kernels.kv_pages import LARGEST, KVPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 SINKS = torch.tensor([-2.0, 0.0, 1.0, 3.0, 4.0, -1.0, 0.5, 2.0, 1.5])
+
+
+CACHE_DTYPES = pytest.mark.parametrize("cache_dtype", [None, *LARGEST], ids=str)
 
 
 @pytest.fixture(params=Arithmetic, ids=lambda arithmetic: arithmetic.name.lower())
@@ -47,36 +52,25 @@ def scale_of(case: PagedCase) -> float:
     return float(case.query.shape[-1] ** -0.5)
 
 
-def make_case(arithmetic: Arithmetic, query_lens: list[int], seq_lens: list[int], **sizes: int) -> PagedCase:
+def make_case(arithmetic: Arithmetic, query_lens: list[int], seq_lens: list[int], **sizes: Any) -> PagedCase:
     sizes = {"num_heads": 9, "num_kv_heads": 3, "head_dim": 32, "block_size": 16} | sizes
     return make_paged_case(query_lens, seq_lens, **sizes, dtype=dtype_of(arithmetic))
 
 
 def in_cpu_layout(case: PagedCase) -> PagedCase:
-    """The same tokens in the same slots of caches that are full of NaN otherwise."""
-    num_blocks, block_size, num_kv_heads, head_dim = case.key_cache.shape
-    key_cache, value_cache = allocate_kv_cache(
-        num_blocks,
-        block_size,
-        num_kv_heads,
-        head_dim,
-        case.value_cache.shape[-1],
-        case.query.dtype,
-        torch.device("cpu"),
-    )
-    key_cache.fill_(torch.nan)
-    value_cache.fill_(torch.nan)
-    slots = torch.arange(num_blocks * block_size)
-    slots = slots[~case.key_cache.flatten(0, 1).isnan().flatten(1).any(1)]
-    store_kv(case.key_cache.flatten(0, 1)[slots], case.value_cache.flatten(0, 1)[slots], key_cache, value_cache, slots)
-    return replace(case, key_cache=key_cache, value_cache=value_cache)
+    """The same tokens in the same slots of pages that are full of NaN otherwise."""
+    sizes = (*case.pages.key.shape, case.pages.value.shape[-1])
+    pages = allocate_kv_cache(*sizes, case.query.dtype, case.pages.key.dtype, torch.device("cpu"))
+    fill_with_nan(pages)
+    key, value, slots = case.stored
+    store_kv(key, value, pages, slots)
+    return replace(case, pages=pages)
 
 
 def attend(case: PagedCase, arithmetic: Arithmetic, **options: object) -> torch.Tensor:
     return paged_attention(
         case.query,
-        case.key_cache,
-        case.value_cache,
+        case.pages,
         case.metadata,
         scale=scale_of(case),
         arithmetic=arithmetic,
@@ -85,9 +79,7 @@ def attend(case: PagedCase, arithmetic: Arithmetic, **options: object) -> torch.
 
 
 def assert_equals_the_reference(case: PagedCase, arithmetic: Arithmetic, **options: object) -> None:
-    expected = reference.paged_attention(
-        case.query, case.key_cache, case.value_cache, case.metadata, scale=scale_of(case), **options
-    )
+    expected = reference.paged_attention(case.query, case.pages, case.metadata, scale=scale_of(case), **options)
     with nan_filled_outputs():
         output = attend(in_cpu_layout(case), arithmetic, **options)
     assert output.dtype == case.query.dtype
@@ -149,6 +141,24 @@ def test_paged_attention_equals_the_reference_for_all_sizes(arithmetic, sizes) -
     assert_equals_the_reference(make_case(arithmetic, [1, 1, 35], [17, 270, 60], **sizes), arithmetic)
 
 
+@pytest.mark.parametrize("cache_dtype", LARGEST, ids=str)
+@pytest.mark.parametrize(
+    ("query_lens", "seq_lens", "sizes", "options"),
+    [
+        pytest.param([1] * 8, [1, 15, 16, 17, 63, 256, 257, 1000], {}, {}, id="decode"),
+        pytest.param([5, 1, 100, 30], [300, 40, 130, 30], {}, {}, id="chunks"),
+        pytest.param([1, 1, 35], [17, 270, 60], {"head_dim": 48, "value_head_dim": 80}, {}, id="values are longer"),
+        pytest.param([1, 1, 35], [17, 270, 60], {"head_dim": 80, "block_size": 80}, {}, id="large blocks"),
+        pytest.param([1, 90], [600, 300], {}, {"sliding_window": 260, "softcap": 3.0, "sinks": SINKS}, id="options"),
+    ],
+)
+def test_paged_attention_of_quantized_pages_equals_the_reference(
+    arithmetic, cache_dtype, query_lens, seq_lens, sizes, options
+) -> None:
+    sizes = {**sizes, "sliding_window": options.get("sliding_window", 0), "cache_dtype": cache_dtype}
+    assert_equals_the_reference(make_case(arithmetic, query_lens, seq_lens, **sizes), arithmetic, **options)
+
+
 @pytest.mark.usefixtures("_two_threads")
 @pytest.mark.parametrize(
     ("query_lens", "seq_lens"),
@@ -170,17 +180,19 @@ def test_paged_attention_runs_on_threads_of_its_own_where_torch_does_not_lend_it
 
 
 @pytest.mark.usefixtures("_two_threads")
-def test_a_sequence_has_the_same_result_alone_and_among_others(arithmetic) -> None:
+@CACHE_DTYPES
+def test_a_sequence_has_the_same_result_alone_and_among_others(arithmetic, cache_dtype) -> None:
     query_lens, seq_lens = [1, 1, 1, 1, 90, 1, 17], [300, 5, 1000, 16, 400, 1, 17]
-    case = in_cpu_layout(make_case(arithmetic, query_lens, seq_lens))
+    case = in_cpu_layout(make_case(arithmetic, query_lens, seq_lens, cache_dtype=cache_dtype))
     together = attend(case, arithmetic, sinks=SINKS)
     for sequence in range(len(seq_lens)):
         start, end = case.metadata.query_start_loc[sequence : sequence + 2].tolist()
         assert torch.equal(attend(only(case, sequence, start, end), arithmetic, sinks=SINKS), together[start:end])
 
 
-def test_a_sequence_has_the_same_result_however_it_is_cut_into_steps(arithmetic) -> None:
-    case = in_cpu_layout(make_case(arithmetic, [600], [600]))
+@CACHE_DTYPES
+def test_a_sequence_has_the_same_result_however_it_is_cut_into_steps(arithmetic, cache_dtype) -> None:
+    case = in_cpu_layout(make_case(arithmetic, [600], [600], cache_dtype=cache_dtype))
     whole = attend(case, arithmetic, sliding_window=350)
     for start, end in [(0, 1), (0, 100), (100, 101), (101, 370), (370, 599), (599, 600)]:
         assert torch.equal(attend(only(case, 0, start, end), arithmetic, sliding_window=350), whole[start:end])
@@ -205,15 +217,22 @@ def only(case: PagedCase, sequence: int, start: int, end: int) -> PagedCase:
 
 def test_float32_is_exact_to_a_few_units_in_the_last_place() -> None:
     case = make_case(Arithmetic.FLOAT32, [1, 50], [1000, 50], head_dim=64)
-    exact = replace(
-        case, query=case.query.double(), key_cache=case.key_cache.double(), value_cache=case.value_cache.double()
-    )
-    expected = reference.paged_attention(
-        exact.query, exact.key_cache, exact.value_cache, case.metadata, scale=scale_of(case), softcap=30.0
-    )
+    pages = KVPages(case.pages.key.double(), case.pages.value.double())
+    expected = reference.paged_attention(case.query.double(), pages, case.metadata, scale=scale_of(case), softcap=30.0)
     output = attend(in_cpu_layout(case), Arithmetic.FLOAT32, softcap=30.0)
     # Errors are in proportion to the values that were summed, not to what is left of the sum.
     assert (output - expected).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("cache_dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("is_value", [False, True])
+def test_a_nan_in_a_quantized_head_shows_and_stays_in_its_sequence(arithmetic, cache_dtype, is_value) -> None:
+    case = make_case(arithmetic, [1, 1, 1], [40, 40, 40], cache_dtype=cache_dtype)
+    case.stored[is_value][50, 2, 5] = torch.nan
+    output = attend(in_cpu_layout(case), arithmetic)
+    assert output[1, 6:].isnan().all()
+    assert output[1, :6].isfinite().all()
+    assert output[[0, 2]].isfinite().all()
 
 
 def test_a_nan_stays_in_its_sequence(arithmetic) -> None:
@@ -259,12 +278,18 @@ def test_query_may_be_a_slice_of_a_wider_projection(arithmetic) -> None:
 @pytest.mark.parametrize(
     ("tensors", "reason"),
     [
-        ((torch.float32, 64, 64, 16), None),
-        ((torch.bfloat16, 80, 48, 32), None),
-        ((torch.float16, 64, 64, 16), "it computes in float32 and bfloat16 only: torch.float16"),
-        ((torch.float32, 24, 64, 16), "the head dimension must be a multiple of 16: 24"),
-        ((torch.float32, 64, 24, 16), "the head dimension of values must be a multiple of 16: 24"),
-        ((torch.float32, 64, 64, 8), "the block size must be a multiple of 16: 8"),
+        ((torch.float32, torch.float32, 64, 64, 16), None),
+        ((torch.bfloat16, torch.bfloat16, 80, 48, 32), None),
+        ((torch.float32, torch.int8, 64, 64, 16), None),
+        ((torch.bfloat16, torch.float8_e4m3fn, 64, 64, 16), None),
+        ((torch.float16, torch.float16, 64, 64, 16), "it computes in float32 and bfloat16 only: torch.float16"),
+        (
+            (torch.float32, torch.bfloat16, 64, 64, 16),
+            "its caches are of torch.float32, torch.int8 and torch.float8_e4m3fn: torch.bfloat16",
+        ),
+        ((torch.float32, torch.float32, 24, 64, 16), "the head dimension must be a multiple of 16: 24"),
+        ((torch.float32, torch.float32, 64, 24, 16), "the head dimension of values must be a multiple of 16: 24"),
+        ((torch.float32, torch.float32, 64, 64, 8), "the block size must be a multiple of 16: 8"),
     ],
     ids=str,
 )

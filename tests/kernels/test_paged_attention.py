@@ -21,7 +21,7 @@ def by_the_formula(
 ) -> torch.Tensor:
     metadata = case.metadata
     num_tokens, num_heads, _ = case.query.shape
-    output = torch.full((num_tokens, num_heads, case.value_cache.shape[-1]), torch.nan, dtype=torch.float64)
+    output = torch.full((num_tokens, num_heads, case.pages.value.shape[-1]), torch.nan, dtype=torch.float64)
     for seq, (key, value) in enumerate(zip(case.keys, case.values, strict=True)):
         start, end = metadata.query_start_loc[seq : seq + 2].tolist()
         for token in range(start, end):
@@ -62,9 +62,7 @@ def by_the_formula(
 def test_paged_attention_equals_the_formula(query_lens, seq_lens, options) -> None:
     case = make_paged_case(query_lens, seq_lens, sliding_window=options.get("sliding_window", 0))
     with nan_filled_outputs():
-        output = paged_attention(
-            case.query, case.key_cache, case.value_cache, case.metadata, scale=0.3, **options, backend=REFERENCE
-        )
+        output = paged_attention(case.query, case.pages, case.metadata, scale=0.3, **options, backend=REFERENCE)
     assert output.dtype == torch.float32
     torch.testing.assert_close(output.double(), by_the_formula(case, 0.3, **options), rtol=1e-6, atol=1e-6)
 
@@ -83,19 +81,19 @@ def test_paged_attention_equals_the_formula(query_lens, seq_lens, options) -> No
 )
 def test_paged_attention_equals_the_formula_for_odd_sizes(sizes) -> None:
     case = make_paged_case([1, 1, 4], [3, 15, 10], **sizes)
-    output = paged_attention(case.query, case.key_cache, case.value_cache, case.metadata, scale=0.3, backend=REFERENCE)
+    output = paged_attention(case.query, case.pages, case.metadata, scale=0.3, backend=REFERENCE)
     torch.testing.assert_close(output.double(), by_the_formula(case, 0.3), rtol=1e-6, atol=1e-6)
 
 
 def test_paged_attention_of_float64_is_computed_in_float64() -> None:
     case = make_paged_case([1, 6], [9, 6], dtype=torch.float64)
-    output = paged_attention(case.query, case.key_cache, case.value_cache, case.metadata, scale=0.3, backend=REFERENCE)
+    output = paged_attention(case.query, case.pages, case.metadata, scale=0.3, backend=REFERENCE)
     torch.testing.assert_close(output, by_the_formula(case, 0.3), rtol=1e-13, atol=1e-13)
 
 
 def test_paged_attention_of_bfloat16_is_rounded_once() -> None:
     case = make_paged_case([1, 6], [40, 6], dtype=torch.bfloat16)
-    output = paged_attention(case.query, case.key_cache, case.value_cache, case.metadata, scale=0.3, backend=REFERENCE)
+    output = paged_attention(case.query, case.pages, case.metadata, scale=0.3, backend=REFERENCE)
     torch.testing.assert_close(output, by_the_formula(case, 0.3).bfloat16(), rtol=2**-8, atol=0.0)
 
 
@@ -104,8 +102,7 @@ def test_paged_attention_refuses_sinks_of_another_number_of_heads() -> None:
     with pytest.raises(AssertionError, match=r"torch.Size\(\[3\]\)"):
         paged_attention(
             case.query,
-            case.key_cache,
-            case.value_cache,
+            case.pages,
             case.metadata,
             scale=1.0,
             sinks=torch.zeros(3),
@@ -116,4 +113,4 @@ def test_paged_attention_refuses_sinks_of_another_number_of_heads() -> None:
 def test_paged_attention_refuses_a_query_that_the_metadata_does_not_describe() -> None:
     case = make_paged_case([1, 2], [3, 2])
     with pytest.raises(AssertionError, match=r"torch.Size\(\[3\]\), torch.Size\(\[2, 4, 16\]\)"):
-        paged_attention(case.query[:2], case.key_cache, case.value_cache, case.metadata, scale=1.0, backend=REFERENCE)
+        paged_attention(case.query[:2], case.pages, case.metadata, scale=1.0, backend=REFERENCE)

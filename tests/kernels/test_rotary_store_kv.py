@@ -7,6 +7,7 @@ import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from infer.kernels import cpu, reference
+from infer.kernels.kv_pages import LARGEST
 from infer.kernels.reference.rotary_store_kv import rotary_embedding
 
 CPU = torch.device("cpu")
@@ -22,15 +23,15 @@ def make_inputs(num_tokens, num_heads, num_kv_heads, head_dim, dtype):
     return query, key, value, cos, sin, slots
 
 
-def run(query, key, value, cos, sin, slots, *, turn_and_store):
-    """Returns the query and both caches."""
-    num_blocks = -(-(len(slots) + 40) // 16)
-    caches = cpu.allocate_kv_cache(num_blocks, 16, key.shape[1], key.shape[2], value.shape[2], query.dtype, CPU)
-    return turn_and_store(query, key, value, cos, sin, *caches, slots), *caches
+def run(query, key, value, cos, sin, slots, *, turn_and_store, cache_dtype):
+    """Returns the query and what the pages hold."""
+    sizes = (-(-(len(slots) + 40) // 16), 16, *key.shape[1:], value.shape[2])
+    pages = cpu.allocate_kv_cache(*sizes, query.dtype, cache_dtype or query.dtype, CPU)
+    return turn_and_store(query, key, value, cos, sin, pages, slots), *pages.tensors()
 
 
-def in_two_steps(query, key, value, cos, sin, key_cache, value_cache, slots):
-    cpu.store_kv(rotary_embedding(key, cos, sin), value, key_cache, value_cache, slots)
+def in_two_steps(query, key, value, cos, sin, pages, slots):
+    cpu.store_kv(rotary_embedding(key, cos, sin), value, pages, slots)
     return rotary_embedding(query, cos, sin)
 
 
@@ -44,21 +45,27 @@ def test_reference_turns_as_transformers_does():
 
 def test_reference_stores_turned_keys_and_values_as_they_are():
     query, key, value, cos, sin, slots = make_inputs(9, 3, 2, 32, torch.float32)
-    caches = reference.allocate_kv_cache(4, 16, 2, 32, 32, torch.float32, CPU)
-    turned = reference.rotary_store_kv(query, key, value, cos, sin, *caches, slots)
+    pages = reference.allocate_kv_cache(4, 16, 2, 32, 32, torch.float32, torch.float32, CPU)
+    turned = reference.rotary_store_kv(query, key, value, cos, sin, pages, slots)
     assert torch.equal(turned, rotary_embedding(query, cos, sin))
-    assert torch.equal(caches[0].flatten(0, 1)[slots], rotary_embedding(key, cos, sin))
-    assert torch.equal(caches[1].flatten(0, 1)[slots], value)
+    assert torch.equal(pages.key.flatten(0, 1)[slots], rotary_embedding(key, cos, sin))
+    assert torch.equal(pages.value.flatten(0, 1)[slots], value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [(torch.float32, None), (torch.bfloat16, None), *((torch.bfloat16, each) for each in LARGEST)],
+    ids=str,
+)
 @pytest.mark.parametrize("num_tokens", [0, 1, 17, 63, 1000])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(1, 1, 32), (9, 3, 64), (4, 2, 96)])
-def test_cpu_equals_the_definition(num_tokens, num_heads, num_kv_heads, head_dim, dtype):
+def test_cpu_equals_the_definition(num_tokens, num_heads, num_kv_heads, head_dim, dtype, cache_dtype):
     inputs = make_inputs(num_tokens, num_heads, num_kv_heads, head_dim, dtype)
-    fused, expected = (run(*inputs, turn_and_store=each) for each in (cpu.rotary_store_kv, in_two_steps))
+    fused, expected = (
+        run(*inputs, turn_and_store=each, cache_dtype=cache_dtype) for each in (cpu.rotary_store_kv, in_two_steps)
+    )
     for result, reference_result in zip(fused, expected, strict=True):
         if dtype is torch.bfloat16:
-            assert torch.equal(result, reference_result)
+            assert torch.equal(result.view(torch.uint8), reference_result.view(torch.uint8))
         else:
             torch.testing.assert_close(result, reference_result)

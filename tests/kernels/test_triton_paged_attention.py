@@ -9,6 +9,7 @@ import torch
 from paged_cases import make_paged_case, nan_filled_outputs
 
 from infer.kernels import reference
+from infer.kernels.kv_pages import LARGEST
 
 if TYPE_CHECKING:
     from paged_cases import PagedCase
@@ -24,8 +25,7 @@ def attend(case: PagedCase, device: str, sinks: torch.Tensor | None = None, **op
     with nan_filled_outputs():
         output: torch.Tensor = triton_kernels.paged_attention(
             case.query,
-            case.key_cache,
-            case.value_cache,
+            case.pages,
             case.metadata,
             scale=case.query.shape[-1] ** -0.5,
             sinks=None if sinks is None else sinks.to(device),
@@ -36,8 +36,7 @@ def attend(case: PagedCase, device: str, sinks: torch.Tensor | None = None, **op
 
 def check(device: str, case: PagedCase, **options: Any) -> None:
     scale = case.query.shape[-1] ** -0.5
-    caches = (case.key_cache, case.value_cache)
-    expected = reference.paged_attention(case.query, *caches, case.metadata, scale=scale, **options)
+    expected = reference.paged_attention(case.query, case.pages, case.metadata, scale=scale, **options)
     tolerance = TOLERANCE[case.query.dtype]
     torch.testing.assert_close(attend(case, device, **options), expected, rtol=tolerance, atol=tolerance)
 
@@ -101,6 +100,26 @@ def test_triton_paged_attention_equals_the_reference_with_options(
     check(triton_device, case, **options)
 
 
+@pytest.mark.parametrize("cache_dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        pytest.param({}, {}, id="plain"),
+        pytest.param({"head_dim": 80, "value_head_dim": 40, "block_size": 7}, {}, id="odd sizes"),
+        pytest.param({"sliding_window": 60}, {"sliding_window": 60, "softcap": 2.0}, id="options"),
+    ],
+)
+def test_triton_paged_attention_of_quantized_pages_equals_the_reference(
+    triton_device: str, sizes: dict[str, int], options: dict[str, Any], dtype: torch.dtype, cache_dtype: torch.dtype
+) -> None:
+    check(
+        triton_device,
+        make_paged_case([1, 1, 3, 40], [9, 80, 3, 90], dtype=dtype, cache_dtype=cache_dtype, **sizes),
+        **options,
+    )
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -129,8 +148,8 @@ def test_triton_decode_of_a_sequence_has_the_same_bits_in_every_batch(
     alone = make_paged_case([1], [300], **sizes)
     batched = make_paged_case([1, 1, 4], [300, 700, 9], **sizes)
     slots = alone.metadata.block_table[0, :19].long(), batched.metadata.block_table[0, :19].long()
-    batched.key_cache[slots[1]] = alone.key_cache[slots[0]]
-    batched.value_cache[slots[1]] = alone.value_cache[slots[0]]
+    for mine, other in zip(batched.pages.tensors(), alone.pages.tensors(), strict=True):
+        mine[slots[1]] = other[slots[0]]
     batched.query[0] = alone.query[0]
     expected = attend(alone, triton_device, **options)[0]
     assert torch.equal(attend(batched, triton_device, **options)[0], expected)
@@ -138,7 +157,7 @@ def test_triton_decode_of_a_sequence_has_the_same_bits_in_every_batch(
 
 def test_triton_paged_attention_takes_a_slice_of_a_wider_projection(triton_device: str) -> None:
     case = make_paged_case([1, 6], [40, 9]).to(triton_device)
-    arguments = (case.key_cache, case.value_cache, case.metadata)
+    arguments = (case.pages, case.metadata)
     projection = torch.cat([case.query, torch.full_like(case.query, torch.nan)], 1)
     sliced = triton_kernels.paged_attention(projection[:, :4], *arguments, scale=0.3)
     assert torch.equal(sliced, triton_kernels.paged_attention(case.query, *arguments, scale=0.3))
@@ -146,7 +165,8 @@ def test_triton_paged_attention_takes_a_slice_of_a_wider_projection(triton_devic
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("cache_dtype", [None, *LARGEST], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_triton_paged_attention_equals_the_reference_in_bfloat16(head_dim: int) -> None:
-    sizes = {"num_heads": 16, "num_kv_heads": 4, "block_size": 16, "head_dim": head_dim}
+def test_triton_paged_attention_equals_the_reference_in_bfloat16(head_dim: int, cache_dtype: torch.dtype) -> None:
+    sizes = {"num_heads": 16, "num_kv_heads": 4, "block_size": 16, "head_dim": head_dim, "cache_dtype": cache_dtype}
     check("cuda", make_paged_case([1, 1, 5, 300], [700, 3, 90, 1000], dtype=torch.bfloat16, **sizes))

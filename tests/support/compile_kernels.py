@@ -35,8 +35,11 @@ POINTER_TYPES = {
     "seq_lens_ptr": "*i32",
     "log_sum_exp_ptr": "*fp32",
     "partial_ptr": "*fp32",
+    "scales_ptr": "*fp32",
+    "key_scales_ptr": "*fp32",
+    "value_scales_ptr": "*fp32",
 }
-"""The other pointers have the dtype of the model."""
+"""The other pointers have the dtype of the model, those of the cache its own."""
 
 
 def compile_kernel(
@@ -48,6 +51,7 @@ def compile_kernel(
     group_size: int = 1,
     max_query_len: int = 2048,
     dtype: str = "bf16",
+    cache_dtype: str | None = None,
     block_size: int = 16,
     sliding_window: int = 0,
     softcap: float = 0.0,
@@ -57,6 +61,7 @@ def compile_kernel(
     value_head_dim = value_head_dim or head_dim
     element_size = 4 if dtype == "fp32" else 2
     values: dict[str, Any] = {
+        "is_fp8": cache_dtype == "fp8",
         "sliding_window": sliding_window,
         "softcap": softcap,
         "group_size": group_size,
@@ -70,6 +75,11 @@ def compile_kernel(
     }
     if not has_sinks:
         values["sinks_ptr"] = None
+    pointer_types = dict(POINTER_TYPES)
+    if cache_dtype is None:
+        values |= dict.fromkeys(("scales_ptr", "key_scales_ptr", "value_scales_ptr"))
+    else:
+        pointer_types |= dict.fromkeys(("cache_ptr", "key_cache_ptr", "value_cache_ptr"), "*i8")
     options: dict[str, Any] = {"enable_fp_fusion": True}
     if kernel in ("decode", "prefill"):
         tile = (
@@ -90,7 +100,7 @@ def compile_kernel(
         elif parameter.name == "scale":
             signature[parameter.name] = "fp32"
         elif parameter.name.endswith("_ptr"):
-            signature[parameter.name] = POINTER_TYPES.get(parameter.name, f"*{dtype}")
+            signature[parameter.name] = pointer_types.get(parameter.name, f"*{dtype}")
         else:
             signature[parameter.name] = "i32"
         # A launch finds addresses and strides of whole heads to be multiples of 16.

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from infer.kernels import reference
 from infer.kernels.attention_metadata import AttentionMetadata
+from infer.kernels.kv_pages import KVPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,15 +21,22 @@ class PagedCase:
     """The tensors of one step, and in `keys[i]` and `values[i]` those of sequence `i` by position."""
 
     query: torch.Tensor
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
+    pages: KVPages
     metadata: AttentionMetadata
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
+    stored: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """Keys and values in the pages, and their slots."""
 
     def to(self, device: str) -> PagedCase:
-        tensors = {name: getattr(self, name).to(device) for name in ("query", "key_cache", "value_cache")}
-        return replace(self, **tensors, metadata=metadata_to(self.metadata, device))
+        pages = KVPages(*(tensor.to(device) for tensor in self.pages.tensors()))
+        return replace(self, query=self.query.to(device), pages=pages, metadata=metadata_to(self.metadata, device))
+
+
+def fill_with_nan(pages: KVPages) -> None:
+    """All bits set is a NaN in every floating-point type; an int8 is then as good as any other."""
+    for tensor in pages.tensors():
+        tensor.view(torch.uint8).fill_(0xFF)
 
 
 def metadata_to(metadata: AttentionMetadata, device: str) -> AttentionMetadata:
@@ -46,9 +55,10 @@ def make_paged_case(
     block_size: int = 4,
     sliding_window: int = 0,
     dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
     seed: int = 0,
 ) -> PagedCase:
-    """Caches `[num_blocks, block_size, num_kv_heads, head_dim]`, NaN in every slot that holds no token.
+    """Pages as the reference has them, of `dtype` unless another is given; NaN in every slot that holds no token.
 
     Blocks that lie before the window of all a sequence's queries are given back, as the engine may do: their entries
     in the block table are 0. Block 0 holds nothing.
@@ -61,11 +71,13 @@ def make_paged_case(
     value_head_dim = value_head_dim or head_dim
     block_counts = [-(-seq_len // block_size) for seq_len in seq_lens]
     num_blocks = sum(block_counts) + 3
-    key_cache = torch.full((num_blocks, block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype)
-    value_cache = torch.full((num_blocks, block_size, num_kv_heads, value_head_dim), torch.nan, dtype=dtype)
+    pages = reference.allocate_kv_cache(
+        num_blocks, block_size, num_kv_heads, head_dim, value_head_dim, dtype, cache_dtype or dtype, torch.device("cpu")
+    )
+    fill_with_nan(pages)
     block_table = torch.zeros(len(seq_lens), max(block_counts) + 1, dtype=torch.int32)
     free_blocks = torch.randperm(num_blocks - 1, generator=generator).int() + 1
-    keys, values, slots = [], [], []
+    keys, values, slots, stored = [], [], [], []
     for row, query_len, seq_len, blocks in zip(
         block_table, query_lens, seq_lens, free_blocks[: sum(block_counts)].split(block_counts), strict=True
     ):
@@ -79,8 +91,7 @@ def make_paged_case(
             first_visible = max(0, seq_len - query_len - sliding_window + 1)
             row[: first_visible // block_size] = 0
             first_held = first_visible // block_size * block_size
-        key_cache.flatten(0, 1)[slot_mapping[first_held:]] = keys[-1][first_held:]
-        value_cache.flatten(0, 1)[slot_mapping[first_held:]] = values[-1][first_held:]
+        stored.append((keys[-1][first_held:], values[-1][first_held:], slot_mapping[first_held:]))
         slots.append(slot_mapping[seq_len - query_len :])
     num_decodes = next((index for index, query_len in enumerate(query_lens) if query_len != 1), len(query_lens))
     metadata = AttentionMetadata(
@@ -93,7 +104,9 @@ def make_paged_case(
         num_decodes=num_decodes,
     )
     query = randn(sum(query_lens), num_heads, head_dim)
-    return PagedCase(query, key_cache, value_cache, metadata, tuple(keys), tuple(values))
+    key, value, held_slots = (torch.cat(parts) for parts in zip(*stored, strict=True))
+    reference.store_kv(key, value, pages, held_slots)
+    return PagedCase(query, pages, metadata, tuple(keys), tuple(values), (key, value, held_slots))
 
 
 @contextmanager
