@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from infer.engine.block_pool import NULL_BLOCK_ID
 from infer.engine.output_lengths import OutputLengths
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class _Ahead:
         self._num_blocks = manager.pool.num_blocks
         shared = [_shared_blocks(sequence.block_table) for sequence in sequences]
         # Counted once, and as if they stayed for ever: whoever shares a prefix goes on sharing it.
-        self._num_shared = len({block.block_id for blocks in shared for block in blocks})
+        self._num_shared = len({block.block_id for blocks in shared for block in blocks} - {NULL_BLOCK_ID})
         output, limits = _outputs(sequences), _limits(sequences)
         self._forecast = lengths.forecast(output, limits)
         pairs = zip(sequences, shared, strict=True)
@@ -138,7 +139,7 @@ class _Ahead:
 
 
 def _shared_blocks(block_table: list[Block]) -> list[Block]:
-    """Those at its beginning that others hold, too."""
+    """Those at its beginning that others hold, too, or that it has given back."""
     end = next((index for index, block in enumerate(block_table) if block.ref_cnt == 1), len(block_table))
     return block_table[:end]
 

@@ -52,6 +52,11 @@ class BlockPool:
         """Blocks that `allocate` can give out, those that hold a cached prefix included."""
         return len(self._free)
 
+    @property
+    def null_block(self) -> Block:
+        """Stands in a table where a block has been given back."""
+        return self._blocks[NULL_BLOCK_ID]
+
     def block_states(self) -> bytes:
         """One byte a usable block, by block id: FREE, CACHED, USED or SHARED."""
         return bytes(memoryview(self._states)[1:])

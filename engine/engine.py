@@ -140,7 +140,12 @@ class Engine:
         )
         # A sequence that outgrew the whole cache could neither go on nor be helped by preempting others.
         self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
-        manager = KVCacheManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        manager = KVCacheManager(
+            num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            window=spec.window,
+        )
         self._scheduler = Scheduler(config, manager)
         self._runner = ModelRunner(self._model, allocate_kv_cache(spec, num_blocks, self._backend, self._device))
         size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"

@@ -44,6 +44,12 @@ class KVCacheSpec:
         return dtype_name(self.dtype) if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
     @property
+    def window(self) -> int:
+        """How many tokens back any layer looks; 0 where some layer looks at all."""
+        windows = [layer.sliding_window for layer in self.layers]
+        return max(windows) if all(windows) else 0
+
+    @property
     def num_bytes_per_block(self) -> int:
         return self.block_size * sum(
             layer.num_kv_heads

@@ -22,8 +22,10 @@ class KVCacheManager:
     later in the same step may attend to it, since every layer stores the step's keys and values before it reads any.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool, window: int = 0) -> None:
+        """`window` is how many tokens back any layer looks; 0 is all."""
         self.block_size = block_size
+        self.window = window
         self.enable_prefix_caching = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
         self.prefix_cache_queries = 0
@@ -64,8 +66,9 @@ class KVCacheManager:
     def allocate_slots(self, sequence: Sequence, num_new_tokens: int, cached_blocks: list[Block] | None = None) -> bool:
         """Give `sequence` blocks for `num_new_tokens` more tokens, behind `cached_blocks` where it is just admitted.
 
-        Returns False, with nothing changed, where there is no room.
+        Returns False, with nothing given, where there is no room. What is behind the window is given back first.
         """
+        self._free_passed(sequence)
         hits = cached_blocks or []
         num_computed = sequence.num_computed_tokens + len(hits) * self.block_size
         num_new_blocks = self.num_blocks_for(num_computed + num_new_tokens) - len(sequence.block_table) - len(hits)
@@ -87,10 +90,11 @@ class KVCacheManager:
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, of the same tokens, hold all that `parent` does; who writes first to a block takes a copy."""
-        self.pool.touch(parent.block_table)
+        self.pool.touch(parent.block_table[parent.num_passed_blocks :])
         child.block_table = parent.block_table.copy()
         child.num_computed_tokens = parent.num_computed_tokens
         child.num_hashed_blocks = parent.num_hashed_blocks
+        child.num_passed_blocks = parent.num_passed_blocks
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """Ids of blocks, from and to, that are to be copied before the step that has been planned."""
@@ -119,9 +123,20 @@ class KVCacheManager:
         for block in sequence.block_table[sequence.num_computed_tokens // self.block_size :]:
             self.pool.uncache(block)
             self._copies.pop(block.block_id, None)
-        self.pool.free(reversed(sequence.block_table))
+        self.pool.free(reversed(sequence.block_table[sequence.num_passed_blocks :]))
         sequence.block_table.clear()
-        sequence.num_hashed_blocks = 0
+        sequence.num_hashed_blocks = sequence.num_passed_blocks = 0
+
+    def _free_passed(self, sequence: Sequence) -> None:
+        """Give back the blocks that no layer will look at again."""
+        if not self.window:
+            return
+        first_seen = max(0, sequence.num_computed_tokens + 1 - self.window)
+        passed = range(sequence.num_passed_blocks, first_seen // self.block_size)
+        self.pool.free(sequence.block_table[index] for index in passed)
+        for index in passed:
+            sequence.block_table[index] = self.pool.null_block
+        sequence.num_passed_blocks += len(passed)
 
     def _writes_to_shared_block(self, sequence: Sequence) -> bool:
         """Whether the next token goes into a block that others of the same request hold, too."""

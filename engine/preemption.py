@@ -58,7 +58,7 @@ class VictimChooser:
     def _waste(self, sequence: Sequence) -> int:
         """Computed tokens that nobody else holds."""
         num_shared = 0
-        for block in sequence.block_table:
+        for block in sequence.block_table[sequence.num_passed_blocks :]:
             if block.ref_cnt == 1:
                 break
             num_shared += 1

@@ -161,7 +161,7 @@ class Scheduler:
             assert sequence.num_computed_tokens <= sequence.num_tokens, sequence
             expected = self.kv_cache_manager.num_blocks_for(sequence.num_computed_tokens)
             assert len(sequence.block_table) == expected, sequence
-            for block in sequence.block_table:
+            for block in sequence.block_table[sequence.num_passed_blocks :]:
                 references[block.block_id] = references.get(block.block_id, 0) + 1
                 assert block.ref_cnt >= references[block.block_id], (block, sequence)
             if sequence.num_computed_tokens % self.kv_cache_manager.block_size:

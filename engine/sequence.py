@@ -39,6 +39,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hashed_blocks",
+        "num_passed_blocks",
         "num_prompt_tokens",
         "output_token_ids",
         "request",
@@ -73,6 +74,8 @@ class Sequence:
         """Keys of the blocks that `token_ids` fills."""
         self.num_hashed_blocks = 0
         """The first so many blocks of `block_table` are in the prefix cache."""
+        self.num_passed_blocks = 0
+        """The first so many blocks are behind the window of every layer: given back, the null block in their place."""
         self.status = SequenceStatus.WAITING
 
     def __repr__(self) -> str:

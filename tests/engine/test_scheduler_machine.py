@@ -22,6 +22,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         block_size=st.integers(1, 5),
         extra_blocks=st.integers(0, 8),
+        window=st.sampled_from([0, 1, 4, 7]),
         config=st.fixed_dictionaries(
             {
                 "max_num_batched_tokens": st.integers(1, 24),
@@ -36,10 +37,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             }
         ),
     )
-    def make(self, block_size, extra_blocks, config):
+    def make(self, block_size, extra_blocks, window, config):
         num_blocks = -(-(MAX_PROMPT + MAX_TOKENS) // block_size) + extra_blocks
-        self.scheduler = make_scheduler(num_blocks, block_size, **config)
-        self.shadow = ShadowCache(block_size)
+        self.scheduler = make_scheduler(num_blocks, block_size, window=window, **config)
+        self.shadow = ShadowCache(block_size, window)
         self.unfinished = []
         self.num_forks = 0
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 _ids = count()
 
 
-def make_scheduler(num_blocks: int, block_size: int, **config: Any) -> Scheduler:
+def make_scheduler(num_blocks: int, block_size: int, *, window: int = 0, **config: Any) -> Scheduler:
     """Without admission control, unless asked for: most cases are about what happens when room runs out."""
     settings = EngineConfig(block_size=block_size, **{"enable_admission_control": False, **config})
-    manager = KVCacheManager(num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching)
+    manager = KVCacheManager(
+        num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching, window=window
+    )
     return Scheduler(settings, manager)
 
 
@@ -49,7 +51,8 @@ class ShadowCache:
     A step that reads another token's slot anywhere would generate something else.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, window: int = 0) -> None:
+        self._window = window
         self._block_size = block_size
         self._slots: dict[int, tuple[int, ...]] = {}
 
@@ -68,7 +71,8 @@ class ShadowCache:
                 written.add(slot)
                 self._slots[slot] = tuple(item.sequence.token_ids[: position + 1])
         for item in output.scheduled:
-            for position in range(item.sequence.num_computed_tokens + item.num_tokens):
+            first_seen = max(0, item.sequence.num_computed_tokens + 1 - self._window) if self._window else 0
+            for position in range(first_seen, item.sequence.num_computed_tokens + item.num_tokens):
                 found = self._slots.get(self._slot(item.sequence, position))
                 assert found == tuple(item.sequence.token_ids[: position + 1]), (item.sequence, position, found)
 
