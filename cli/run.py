@@ -123,8 +123,20 @@ def run_command(
         Literal["fcfs", "priority"], _engine(metavar="NAME", help="fcfs; priority: column priority, smaller first")
     ] = _DEFAULT.scheduling_policy,
     preemption_mode: Annotated[
-        Literal["recompute"], _fitted(metavar="NAME", help="recompute")
+        Literal["auto", "recompute", "swap"], _engine(metavar="NAME", help="auto: the cheaper; recompute, swap")
     ] = _DEFAULT.preemption_mode,
+    swap_space: Annotated[
+        float | None, _fitted(metavar="X", help="GiB of host memory for swapped blocks [default: up to 4]")
+    ] = None,
+    enable_host_cache: Annotated[
+        bool, _fitted(help="keep evicted prefixes there too [default: off]")
+    ] = _DEFAULT.enable_host_cache,
+    kv_cache_dir: Annotated[
+        str | None, _fitted(metavar="DIR", help="keep the blocks of prompts there, for later runs")
+    ] = None,
+    kv_cache_dir_size: Annotated[
+        float, _engine(metavar="X", help="GiB of it, the oldest go first")
+    ] = _DEFAULT.kv_cache_dir_size,
     enable_admission_control: Annotated[
         bool, _fitted(help="foresee the room for answers [default: on]")
     ] = _DEFAULT.enable_admission_control,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from infer.engine.step_record import StepRecord
 
 _IDS = pa.list_(pa.int32())
+_ROWS = pa.list_(pa.int64())
 TRACE_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -23,6 +24,10 @@ TRACE_SCHEMA = pa.schema(
         ("hit_tokens", pa.int32()),
         ("scheduled", pa.list_(pa.struct([("row", pa.int64()), ("num_tokens", pa.int32())]))),
         ("preempted", pa.list_(pa.struct([("row", pa.int64()), ("beneficiary", pa.int64())]))),
+        ("blocks_to_host", pa.int32()),
+        ("blocks_from_host", pa.int32()),
+        ("swapped_out", _ROWS),
+        ("swapped_in", _ROWS),
         ("given_blocks", _IDS),
         ("freed_blocks", _IDS),
         ("evicted_blocks", _IDS),

@@ -9,7 +9,7 @@ from infer.engine.block import Block, FreeBlockQueue
 from infer.engine.stats import CACHED, FREE, SHARED, USED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from infer.engine.block_hash import BlockHash
 
@@ -23,8 +23,8 @@ class BlockEvents:
     given: list[int] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     """Those that nobody holds any more."""
-    evicted: list[int] = field(default_factory=list)
-    """Given, although they held a prefix."""
+    evicted: dict[int, BlockHash] = field(default_factory=dict)
+    """Given, although they held a prefix: which."""
 
 
 class BlockPool:
@@ -67,8 +67,8 @@ class BlockPool:
         blocks = [self._free.popleft() for _ in range(num_blocks)]
         for block in blocks:
             if block.block_hash is not None:
+                self._events.evicted[block.block_id] = block.block_hash
                 self.uncache(block)
-                self._events.evicted.append(block.block_id)
             block.ref_cnt = 1
             self._events.given.append(block.block_id)
             self._states[block.block_id] = USED
@@ -117,6 +117,11 @@ class BlockPool:
             if block.block_hash.is_same_as(block_hash):
                 return block
         return None
+
+    @property
+    def evicted(self) -> Mapping[int, BlockHash]:
+        """What was evicted since `take_events` was last called, by the block that held it."""
+        return self._events.evicted
 
     def take_events(self) -> BlockEvents:
         """What happened since this was last called."""

@@ -10,6 +10,7 @@ from infer.engine.errors import ConfigError
 _MAX_BLOCK_SIZE = 4096
 """Greater ones share no prefix and waste half of a block a sequence."""
 
+PreemptionMode = Literal["auto", "recompute", "swap"]
 PreemptionVictim = Literal["last", "least-waste"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 KVCacheDType = Literal["auto", "int8", "fp8"]
@@ -50,7 +51,19 @@ class EngineConfig:
     max_long_partial_prefills: int = 0
     """Of these, most that are longer than `long_prefill_token_threshold`, so that short prompts pass; 0 is no limit."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    preemption_mode: Literal["recompute"] = "recompute"
+    preemption_mode: PreemptionMode = "auto"
+    """What becomes of the tokens of a preempted sequence: computed again, or copied to host memory and back; `auto` is
+    what costs less."""
+    swap_space: float | None = None
+    """GiB of host memory for swapped sequences and evicted prefixes. None is up to 4, of what the cache leaves: where
+    memory is short, the cache itself makes better use of it."""
+    enable_host_cache: bool = False
+    """Keep prefixes that leave the device in the swap space. Every evicted block is copied, which pays where prefixes
+    come back."""
+    kv_cache_dir: str | None = None
+    """Where to keep the blocks of all prompts on disk, for later runs. Needs the host cache, and so has it on."""
+    kv_cache_dir_size: float = 10.0
+    """Most GiB of it."""
     enable_admission_control: bool = True
     """Begin a sequence only where there will be room for it until it ends, as far as can be foreseen."""
     preemption_victim: PreemptionVictim = "last"
@@ -79,6 +92,7 @@ class EngineConfig:
             raise ConfigError("long_prefill_token_threshold needs chunked prefill", hint="leave chunked prefill on")
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
+        self._check_tiers()
         longest = self.max_model_len or 0
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < longest:
             raise ConfigError(
@@ -86,3 +100,24 @@ class EngineConfig:
                 f"{self.max_num_batched_tokens} < {longest}",
                 hint="raise --max-num-batched-tokens, or leave chunked prefill on",
             )
+
+    @property
+    def keeps_prefixes_on_host(self) -> bool:
+        return self.enable_host_cache or self.kv_cache_dir is not None
+
+    def _check_tiers(self) -> None:
+        if self.swap_space is not None and not 0 <= self.swap_space < float("inf"):
+            raise ConfigError(f"swap_space must not be negative: {self.swap_space}")
+        if not 0 < self.kv_cache_dir_size < float("inf"):
+            raise ConfigError(f"kv_cache_dir_size must be above 0: {self.kv_cache_dir_size}")
+        if self.kv_cache_dir == "":
+            raise ConfigError("kv_cache_dir names no directory")
+        for name in ("enable_host_cache", "kv_cache_dir"):
+            if not getattr(self, name):
+                continue
+            if not self.enable_prefix_caching:
+                raise ConfigError(f"{name} needs prefix caching", hint="leave prefix caching on")
+            if self.swap_space == 0:
+                raise ConfigError(f"{name} needs swap_space: prefixes pass through it", hint="leave --swap-space out")
+        if self.preemption_mode == "swap" and self.swap_space == 0:
+            raise ConfigError("preemption_mode swap needs swap_space", hint="leave --swap-space out")

@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
 from infer.engine.beam_generation import BeamGeneration
+from infer.engine.cost_model import typical_costs
+from infer.engine.disk_cache import DiskCache
 from infer.engine.errors import ConfigError, RequestError
-from infer.engine.fitting import choose_backend, choose_device, fit_model_len, num_step_bytes
+from infer.engine.fitting import choose_backend, choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
 from infer.engine.fusion import fuse_kernels
 from infer.engine.generation import GenerationContext
-from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache, fit_num_blocks
+from infer.engine.host_cache import HostCache
+from infer.engine.host_tier import HostTier
+from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
 from infer.engine.kv_cache_manager import KVCacheManager
-from infer.engine.memory import available_bytes
+from infer.engine.kv_connector import NoTier
+from infer.engine.kv_identity import kv_identity, weights_digest
 from infer.engine.model_dtype import dtype_name
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 
     from infer.engine.config import EngineConfig
     from infer.engine.generation import Generation
+    from infer.engine.kv_cache import KVCache
+    from infer.engine.kv_connector import KVConnector
     from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.scheduler_output import SchedulerOutput
@@ -73,6 +81,7 @@ class Engine:
         self.tokenizer = Tokenizer(loaded.tokenizer, loaded.eos_token_ids)
         self.vocab_size: int = loaded.config.vocab_size
         self._model_config = loaded.config
+        self._report = report
         self.default_sampling_params = from_generation_config(loaded.generation_config.to_diff_dict())
         layers = tuple(probe_layers(loaded.model, loaded.config))
         self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
@@ -80,6 +89,8 @@ class Engine:
         self._dtype = loaded.dtype
         self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype, config.kv_cache_dtype)
         self._backend = choose_backend(config, self._device, self._cache_spec)
+        self._cost_model = typical_costs(self._device.type, loaded.model, self._cache_spec)
+        self._weights_digest = weights_digest(loaded.model) if config.kv_cache_dir is not None else ""
         # Kernels first: they are recognised by the layers as transformers made them.
         self.num_fused_kernels = fuse_kernels(loaded.model, self._backend) if config.fuse_kernels else 0
         self.num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
@@ -127,27 +138,30 @@ class Engine:
         """
         assert self._scheduler is None, "the cache has been fitted already"
         config, spec = self.config, self._cache_spec
-        num_bytes = int(available_bytes(self._device) * config.memory_utilization)
-        num_blocks = fit_num_blocks(
+        num_blocks, num_host_blocks = fit_cache_sizes(
+            config,
             spec,
-            num_bytes - num_step_bytes(config, self._model_config, self._dtype),
-            num_blocks=config.num_blocks,
-            max_num_seqs=config.max_num_seqs,
+            self._device,
+            num_step_bytes=num_step_bytes(config, self._model_config, self._dtype),
             max_model_len=self.max_model_len,
             num_requests=num_requests,
             max_request_tokens=max_request_tokens,
-            keep_prefixes=config.enable_prefix_caching,
         )
         # A sequence that outgrew the whole cache could neither go on nor be helped by preempting others.
         self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
+        kv_cache = allocate_kv_cache(spec, num_blocks, self._backend, self._device)
+        host_cache = HostCache(kv_cache, num_host_blocks)
+        self._runner = ModelRunner(self._model, kv_cache, host_cache)
+        host_tier = HostTier(num_host_blocks, self._disk_cache(kv_cache, host_cache))
         manager = KVCacheManager(
             num_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
             window=spec.window,
+            connector=host_tier if config.keeps_prefixes_on_host else None,
+            swap_space=host_tier,
         )
-        self._scheduler = Scheduler(config, manager)
-        self._runner = ModelRunner(self._model, allocate_kv_cache(spec, num_blocks, self._backend, self._device))
+        self._scheduler = Scheduler(config, manager, self._cost_model)
         size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
         blocks = f"{num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens"
         return f"kv cache: {blocks}, {size} of {spec.cache_dtype_name}"
@@ -227,14 +241,19 @@ class Engine:
         manager = scheduler.kv_cache_manager
         return EngineStats(
             num_requests_running=len(scheduler.running),
-            num_requests_waiting=len(scheduler.waiting),
+            num_requests_waiting=len(scheduler.waiting) - manager.num_swapped,
+            num_requests_swapped=manager.num_swapped,
             num_requests_finished=self._num_finished,
             num_preemptions_total=scheduler.counters.num_preemptions,
+            num_swaps_total=scheduler.counters.num_swaps,
+            num_blocks_to_host_total=scheduler.counters.num_blocks_to_host,
+            num_blocks_from_host_total=scheduler.counters.num_blocks_from_host,
             num_blocks=manager.pool.num_blocks,
             block_size=manager.block_size,
             block_states=manager.pool.block_states(),
             prefix_cache_queries=manager.prefix_cache_queries,
-            prefix_cache_hits=manager.prefix_cache_hits,
+            prefix_cache_hits=manager.prefix_cache_hits.total(),
+            prefix_cache_hits_by_tier=dict(manager.prefix_cache_hits),
             prompt_tokens_total=scheduler.counters.prompt_tokens,
             completion_tokens_total=self._num_completion_tokens,
             tokens_wasted_total=scheduler.counters.tokens_wasted,
@@ -242,24 +261,43 @@ class Engine:
             seconds=dict(self._timer.seconds),
         )
 
+    def _disk_cache(self, kv_cache: KVCache, host_cache: HostCache) -> KVConnector:
+        """What lies below host memory.
+
+        Raises:
+            ConfigError: the directory cannot be used.
+        """
+        config = self.config
+        if config.kv_cache_dir is None:
+            return NoTier()
+        identity = kv_identity(config, self._model_config, self._weights_digest, kv_cache)
+        max_bytes = int(config.kv_cache_dir_size * 2**30)
+        try:
+            return DiskCache(Path(config.kv_cache_dir).expanduser(), identity, max_bytes, host_cache, self._report)
+        except OSError as error:
+            raise ConfigError(f"kv_cache_dir cannot be used: {error}") from error
+
     def _warm_up(self) -> None:
         """Run one token through the network: what is compiled at first use is part of loading, not of the run."""
         block_size = self.config.block_size
         scheduler = Scheduler(self.config, KVCacheManager(1, block_size, enable_prefix_caching=False))
         scheduler.add(Sequence(Request(0, (0,), self.default_sampling_params)))
-        runner = ModelRunner(self._model, allocate_kv_cache(self._cache_spec, 1, self._backend, self._device))
+        kv_cache = allocate_kv_cache(self._cache_spec, 1, self._backend, self._device)
+        runner = ModelRunner(self._model, kv_cache, HostCache(kv_cache, 0))
         runner.execute(build_batch(scheduler.schedule(), block_size, self._device))
 
     def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, list[SampledToken]]]:
         """Run the plan. Returns what was sampled for each sequence that has reached its last token."""
         assert self._runner is not None
+        with self._timer.phase("execute"):
+            self._runner.copy_before(output)
         if not output.scheduled:
             return []
         with self._timer.phase("prepare"):
             batch = build_batch(output, self.config.block_size, self._device)
         with self._timer.phase("execute"):
-            self._runner.copy_blocks(output.copies)
             logits = self._runner.execute(batch)
+            self._runner.copy_after(output)
         with self._timer.phase("sample"):
             return self._sample(logits, batch.sampling)
 

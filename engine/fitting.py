@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from infer.engine.errors import ConfigError
+from infer.engine.kv_cache import fit_num_blocks
+from infer.engine.memory import available_bytes
 from infer.engine.model_loader import max_exact_model_len
 from infer.kernels.backend import select_backend
+
+_MOST_UNASKED_SWAP_BYTES = 4 << 30
 
 if TYPE_CHECKING:
     from infer.engine.config import EngineConfig
@@ -84,3 +88,52 @@ def num_step_bytes(config: EngineConfig, model_config: Any, dtype: torch.dtype) 
     """What a full step needs besides weights and cache: activations, logits and their float32 copies. An estimate."""
     activations = config.max_num_batched_tokens * model_config.hidden_size * 32 * dtype.itemsize
     return int(activations + config.max_num_seqs * model_config.vocab_size * (dtype.itemsize + 3 * 4))
+
+
+def fit_cache_sizes(
+    config: EngineConfig,
+    spec: KVCacheSpec,
+    device: torch.device,
+    *,
+    num_step_bytes: int,
+    max_model_len: int,
+    num_requests: int | None,
+    max_request_tokens: int | None,
+) -> tuple[int, int]:
+    """Blocks of the cache, and of the swap space in host memory, for so many requests of so many tokens.
+
+    On a CPU both come out of one memory. Swap space that was asked for is put aside first; else it is what is left.
+
+    Raises:
+        ConfigError: there is no memory for them.
+    """
+    room = int(available_bytes(device) * config.memory_utilization) - num_step_bytes
+    is_shared = device.type == "cpu"
+    host_room = room if is_shared else int(available_bytes(torch.device("cpu")) * config.memory_utilization)
+    reserved = _reserved_swap_bytes(config, host_room)
+    if reserved > host_room:
+        raise ConfigError(
+            f"no memory for the swap space: {config.swap_space} GiB are asked for, {host_room / 2**30:.1f} are left",
+            hint="lower --swap-space",
+        )
+    num_blocks = fit_num_blocks(
+        spec,
+        room - reserved if is_shared else room,
+        num_blocks=config.num_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=max_model_len,
+        num_requests=num_requests,
+        max_request_tokens=max_request_tokens,
+        keep_prefixes=config.enable_prefix_caching,
+    )
+    swap_bytes = reserved
+    if config.swap_space is None and config.preemption_mode != "recompute" and not reserved:
+        left = host_room - num_blocks * spec.num_bytes_per_block if is_shared else host_room // 8
+        swap_bytes = min(_MOST_UNASKED_SWAP_BYTES, left)
+    return num_blocks, swap_bytes // spec.num_bytes_per_block
+
+
+def _reserved_swap_bytes(config: EngineConfig, host_room: int) -> int:
+    if config.swap_space is not None:
+        return int(config.swap_space * 2**30)
+    return min(_MOST_UNASKED_SWAP_BYTES, max(0, host_room) // 8) if config.keeps_prefixes_on_host else 0

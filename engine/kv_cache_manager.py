@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from infer.engine.block_hash import hash_full_blocks
 from infer.engine.block_pool import BlockPool
+from infer.engine.kv_connector import NoTier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from infer.engine.block import Block
+    from infer.engine.block_hash import BlockHash
+    from infer.engine.kv_connector import HashedBlock, KVConnector, SwapSpace
+    from infer.engine.scheduler_output import ScheduledSequence, Transfers
     from infer.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """What a sequence need not compute.
+
+    |-- blocks: on the device --|-- to be loaded --|      tokens behind num_tokens are computed
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    """Not yet touched."""
+    num_tokens: int = 0
+    tiers: list[str] = field(default_factory=list)
+    """Of each block to be loaded, where it comes from."""
+
+
+_NOTHING_CACHED = CachedPrefix()
 
 
 class KVCacheManager:
@@ -22,14 +44,30 @@ class KVCacheManager:
     later in the same step may attend to it, since every layer stores the step's keys and values before it reads any.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool, window: int = 0) -> None:
-        """`window` is how many tokens back any layer looks; 0 is all."""
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool,
+        window: int = 0,
+        connector: KVConnector | None = None,
+        swap_space: SwapSpace | None = None,
+    ) -> None:
+        """`window` is how many tokens back any layer looks, 0 is all; `connector` keeps prefixes that leave the device,
+        `swap_space` the blocks of preempted sequences."""
         self.block_size = block_size
         self.window = window
         self.enable_prefix_caching = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
+        self._connector: KVConnector = connector or NoTier()
+        self._swap_space: SwapSpace = swap_space or NoTier()
         self.prefix_cache_queries = 0
-        self.prefix_cache_hits = 0
+        """In tokens, as the hits."""
+        self.prefix_cache_hits: Counter[str] = Counter()
+        """By tier."""
+        self.num_swapped = 0
+        """Sequences whose copies are held in host memory."""
         self._copies: dict[int, int] = {}
         """Ids of blocks that are to be copied before the next step, by where to."""
 
@@ -44,33 +82,30 @@ class KVCacheManager:
         """Whether a chunk of `sequence` within the budget would have room once `victims` have given way."""
         num_held = Counter(block for victim in victims for block in victim.block_table)
         num_freed = sum(block.ref_cnt == references for block, references in num_held.items())
-        hits = self.find_cached_blocks(sequence)
-        num_kept = sum(block.ref_cnt > num_held[block] for block in hits)
-        num_tokens = min(sequence.num_tokens, len(hits) * self.block_size + token_budget)
+        prefix = self.find_cached_prefix(sequence)
+        num_kept = sum(block.ref_cnt > num_held[block] for block in prefix.blocks)
+        num_tokens = min(sequence.num_tokens, prefix.num_tokens + token_budget)
         return self.num_blocks_for(num_tokens) - num_kept <= self.pool.num_free_blocks + num_freed
 
-    def find_cached_blocks(self, sequence: Sequence) -> list[Block]:
-        """The longest cached prefix of `sequence`, as blocks not yet touched. At least one token is left to compute:
-        the last one's logits are needed."""
-        if not self.enable_prefix_caching:
-            return []
-        hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
-        blocks = []
-        for block_hash in sequence.block_hashes[: (sequence.num_tokens - 1) // self.block_size]:
-            block = self.pool.lookup(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+    def find_cached_prefix(self, sequence: Sequence) -> CachedPrefix:
+        """What a sequence that waits will find when it is admitted: blocks of the device's prefix cache, then its own
+        copies where it was swapped out, else what the tiers behind the device hold."""
+        blocks = self._find_on_device(sequence)
+        if sequence.host_blocks:
+            # Another may have come further with the same tokens.
+            num_tokens = max(sequence.num_computed_tokens, len(blocks) * self.block_size)
+            return CachedPrefix(blocks, num_tokens, ["swap"] * (len(sequence.host_blocks) - len(blocks)))
+        tiers = self._connector.lookup(self._reusable(sequence)[len(blocks) :])
+        return CachedPrefix(blocks, (len(blocks) + len(tiers)) * self.block_size, tiers)
 
-    def allocate_slots(self, sequence: Sequence, num_new_tokens: int, cached_blocks: list[Block] | None = None) -> bool:
-        """Give `sequence` blocks for `num_new_tokens` more tokens, behind `cached_blocks` where it is just admitted.
+    def allocate_slots(self, sequence: Sequence, num_new_tokens: int, prefix: CachedPrefix = _NOTHING_CACHED) -> bool:
+        """Give `sequence` blocks for `num_new_tokens` more tokens, behind `prefix` where it is just admitted.
 
         Returns False, with nothing given, where there is no room. What is behind the window is given back first.
         """
         self._free_passed(sequence)
-        hits = cached_blocks or []
-        num_computed = sequence.num_computed_tokens + len(hits) * self.block_size
+        hits = prefix.blocks
+        num_computed = max(sequence.num_computed_tokens, prefix.num_tokens)
         num_new_blocks = self.num_blocks_for(num_computed + num_new_tokens) - len(sequence.block_table) - len(hits)
         num_hits_in_free_queue = sum(block.ref_cnt == 0 for block in hits)
         must_copy = self._writes_to_shared_block(sequence)
@@ -82,9 +117,12 @@ class KVCacheManager:
             self.pool.touch(hits)
             sequence.block_table.extend(hits)
             sequence.num_hashed_blocks = len(hits)
-            sequence.num_computed_tokens = num_computed
         if num_new_blocks > 0:
             sequence.block_table.extend(self.pool.allocate(num_new_blocks))
+        sequence.num_computed_tokens = num_computed
+        if prefix.tiers:
+            self._load(sequence, len(hits), len(hits) + len(prefix.tiers))
+        self._release_copies(sequence)
         self._cache_full_blocks(sequence, num_computed + num_new_tokens)
         return True
 
@@ -96,16 +134,11 @@ class KVCacheManager:
         child.num_hashed_blocks = parent.num_hashed_blocks
         child.num_passed_blocks = parent.num_passed_blocks
 
-    def take_copies(self) -> tuple[tuple[int, int], ...]:
-        """Ids of blocks, from and to, that are to be copied before the step that has been planned."""
-        copies = tuple((source, target) for target, source in self._copies.items())
-        self._copies.clear()
-        return copies
-
-    def count_hits(self, sequence: Sequence, num_hit_tokens: int) -> None:
+    def count_hits(self, sequence: Sequence, prefix: CachedPrefix) -> None:
         """Book a first admission in the cache's statistics."""
         self.prefix_cache_queries += sequence.num_prompt_tokens
-        self.prefix_cache_hits += num_hit_tokens
+        for tier in ["device"] * len(prefix.blocks) + prefix.tiers:
+            self.prefix_cache_hits[tier] += self.block_size
 
     def will_be_cached_by(self, sequence: Sequence, others: list[Sequence], num_cached_blocks: int) -> bool:
         """Whether one of `others` is on its way to computing the next block `sequence` would have to compute itself."""
@@ -117,6 +150,28 @@ class KVCacheManager:
             for other in others
         )
 
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Take the blocks of a running sequence, and plan to keep what it has computed in host memory. False, with
+        nothing changed, where there is no room or nothing to keep, or a window has left some of it behind.
+
+        Every block is copied, shared ones too: those who share them may be gone before it comes back.
+        """
+        if sequence.num_passed_blocks:
+            return False
+        num_blocks = self.num_blocks_for(sequence.num_computed_tokens)
+        num_full = sequence.num_computed_tokens // self.block_size if self.enable_prefix_caching else 0
+        hashes = [*sequence.block_hashes[:num_full], *[None] * (num_blocks - num_full)]
+        # A block that is itself about to be copied still lies where it comes from.
+        ids = (block.block_id for block in sequence.block_table[:num_blocks])
+        blocks = [self._copies.get(block_id, block_id) for block_id in ids]
+        copies = self._swap_space.swap_out(list(zip(blocks, hashes, strict=True))) if blocks else None
+        if copies is None:
+            return False
+        self.free(sequence)
+        sequence.host_blocks = copies
+        self.num_swapped += 1
+        return True
+
     def free(self, sequence: Sequence) -> None:
         """Give back all blocks, tails first so that they are evicted first. What was planned but not computed leaves
         the prefix cache, and is not copied."""
@@ -126,10 +181,28 @@ class KVCacheManager:
         self.pool.free(reversed(sequence.block_table[sequence.num_passed_blocks :]))
         sequence.block_table.clear()
         sequence.num_hashed_blocks = sequence.num_passed_blocks = 0
+        self._release_copies(sequence)
+
+    def plan_transfers(self, scheduled: Iterable[ScheduledSequence]) -> Transfers:
+        """Offer to the tiers behind the device what the step writes over, and the prompts that it fills. Returns all
+        copies that are to be made with it."""
+        self._connector.evict(self.pool.evicted.items())
+        self._connector.save(block for item in scheduled for block in self._filled_by(item))
+        within = tuple((source, target) for target, source in self._copies.items())
+        self._copies.clear()
+        return replace(self._swap_space.take_transfers(), within=within)
+
+    def commit(self) -> None:
+        """The step has been made, with its copies."""
+        self._swap_space.commit()
+
+    def check_copies(self, sequences: Iterable[Sequence]) -> None:
+        """Verify that host memory is held by `sequences` alone; for tests."""
+        self._swap_space.check(Counter(block for sequence in sequences for block in sequence.host_blocks))
 
     def _free_passed(self, sequence: Sequence) -> None:
         """Give back the blocks that no layer will look at again."""
-        if not self.window:
+        if not self.window or not sequence.block_table:
             return
         first_seen = max(0, sequence.num_computed_tokens + 1 - self.window)
         passed = range(sequence.num_passed_blocks, first_seen // self.block_size)
@@ -140,7 +213,9 @@ class KVCacheManager:
 
     def _writes_to_shared_block(self, sequence: Sequence) -> bool:
         """Whether the next token goes into a block that others of the same request hold, too."""
-        return sequence.num_computed_tokens % self.block_size > 0 and sequence.block_table[-1].ref_cnt > 1
+        if sequence.num_computed_tokens % self.block_size == 0 or not sequence.block_table:
+            return False
+        return sequence.block_table[-1].ref_cnt > 1
 
     def _copy_last_block(self, sequence: Sequence) -> None:
         shared = sequence.block_table.pop()
@@ -149,6 +224,45 @@ class KVCacheManager:
         sequence.block_table.append(own)
         self._copies[own.block_id] = shared.block_id
         self.pool.free([shared])
+
+    def _find_on_device(self, sequence: Sequence) -> list[Block]:
+        """The longest prefix that the device still holds."""
+        blocks = []
+        for block_hash in self._reusable(sequence):
+            block = self.pool.lookup(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def _reusable(self, sequence: Sequence) -> list[BlockHash]:
+        """Keys of the blocks that it need not compute itself. At least one token is left to compute: the last one's
+        logits are needed."""
+        if not self.enable_prefix_caching:
+            return []
+        hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
+        return sequence.block_hashes[: (sequence.num_tokens - 1) // self.block_size]
+
+    def _load(self, sequence: Sequence, start: int, end: int) -> None:
+        """Plan to fill blocks of its table, from its own copies or from a tier."""
+        block_ids = [block.block_id for block in sequence.block_table[start:end]]
+        if sequence.host_blocks:
+            self._swap_space.swap_in(zip(sequence.host_blocks[start:], block_ids, strict=True))
+        else:
+            self._connector.load(zip(block_ids, sequence.block_hashes[start:end], strict=True))
+
+    def _release_copies(self, sequence: Sequence) -> None:
+        if sequence.host_blocks:
+            self._swap_space.release(sequence.host_blocks)
+            sequence.host_blocks = []
+            self.num_swapped -= 1
+
+    def _filled_by(self, item: ScheduledSequence) -> Iterator[HashedBlock]:
+        """The blocks of its prompt that a step fills. What was generated is seldom another's prefix."""
+        sequence, start = item.sequence, item.sequence.num_computed_tokens
+        end = min(start + item.num_tokens, sequence.num_prompt_tokens)
+        for index in range(start // self.block_size, end // self.block_size):
+            yield sequence.block_table[index].block_id, sequence.block_hashes[index]
 
     def _cache_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Enter the blocks that are full once `num_tokens` tokens are computed."""

@@ -9,22 +9,29 @@ import torch
 from infer.engine.attention import PagedAttention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from infer.engine.batch import Batch
+    from infer.engine.host_cache import HostCache
     from infer.engine.kv_cache import KVCache
+    from infer.engine.scheduler_output import SchedulerOutput
 
 
 class ModelRunner:
     """Owns the network and the tensors of the KV cache."""
 
-    def __init__(self, model: torch.nn.Module, kv_cache: KVCache) -> None:
+    def __init__(self, model: torch.nn.Module, kv_cache: KVCache, host_cache: HostCache) -> None:
         self._model = model
         self._kv_cache = kv_cache
+        self._host_cache = host_cache
 
-    def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
-        """Copy blocks of the cache, `(from, to)`."""
-        self._kv_cache.copy_blocks(copies)
+    def copy_before(self, output: SchedulerOutput) -> None:
+        """Make the copies that a step relies on: what it writes over goes to host memory first."""
+        self._host_cache.copy_out(output.transfers.out)
+        self._kv_cache.copy_blocks(output.transfers.within)
+        self._host_cache.copy_in(output.transfers.back)
+
+    def copy_after(self, output: SchedulerOutput) -> None:
+        """Make the copies of what a step has filled."""
+        self._host_cache.copy_out(output.transfers.filled)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> torch.Tensor:

@@ -6,6 +6,8 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from infer.engine.sequence import SequenceStatus
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,7 +21,10 @@ class RequestQueue(Protocol):
         """Take one in that arrived later than all others."""
 
     def put_back(self, sequence: Sequence) -> None:
-        """Take in a preempted sequence, or a forked one for which there is no seat, at the place of its arrival."""
+        """Take in a preempted sequence, or a forked one without a seat, at the place of its arrival.
+
+        One that was swapped out goes before those of its class that were not: it holds host memory.
+        """
 
     def remove(self, sequence: Sequence) -> None: ...
 
@@ -39,9 +44,8 @@ class FCFSQueue:
 
     def put_back(self, sequence: Sequence) -> None:
         # Near the front: ahead of it are only those that were preempted, too, or passed over.
-        own = sequence.arrival, sequence.branch_index
-        behind = (i for i, other in enumerate(self._sequences) if (other.arrival, other.branch_index) > own)
-        place = next(behind, None)
+        order = _order(sequence)
+        place = next((i for i, other in enumerate(self._sequences) if _order(other) > order), None)
         if place is None:
             self._sequences.append(sequence)
         else:
@@ -58,6 +62,10 @@ class FCFSQueue:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+
+def _order(sequence: Sequence) -> tuple[bool, int, int]:
+    return sequence.status is not SequenceStatus.SWAPPED, sequence.arrival, sequence.branch_index
 
 
 class PriorityQueue:

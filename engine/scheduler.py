@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from infer.engine.admission import ForesightedAdmission, OpenAdmission
-from infer.engine.preemption import VictimChooser
+from infer.engine.preemption import ModeChooser, VictimChooser
 from infer.engine.prefill_limits import PrefillLimits
 from infer.engine.request_queue import FCFSQueue, PriorityQueue
 from infer.engine.sequence import Sequence, SequenceStatus
@@ -25,7 +25,8 @@ from infer.engine.step_record import SchedulerCounters, StepRecord
 if TYPE_CHECKING:
     from infer.engine.admission import Admission
     from infer.engine.config import EngineConfig
-    from infer.engine.kv_cache_manager import KVCacheManager
+    from infer.engine.cost_model import CostModel
+    from infer.engine.kv_cache_manager import CachedPrefix, KVCacheManager
     from infer.engine.request_queue import RequestQueue
     from infer.engine.scheduler_output import SchedulerOutput
 
@@ -58,7 +59,10 @@ class _Outcome(Enum):
 class Scheduler:
     """Owns every unfinished sequence. `schedule` and `update` are called strictly in pairs."""
 
-    def __init__(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> None:
+    def __init__(
+        self, config: EngineConfig, kv_cache_manager: KVCacheManager, cost_model: CostModel | None = None
+    ) -> None:
+        """`cost_model` tells what to swap out, where `preemption_mode` leaves it open."""
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.waiting: RequestQueue = _QUEUES[config.scheduling_policy]()
@@ -69,6 +73,7 @@ class Scheduler:
         self.num_steps = 0
         self.last_step: StepRecord | None = None
         self._victims = VictimChooser(config.scheduling_policy, config.preemption_victim, config.block_size)
+        self._modes = ModeChooser(config.preemption_mode, cost_model, config.block_size)
         self._prefills = PrefillLimits(config)
         self._admission: Admission = OpenAdmission()
         if config.enable_admission_control:
@@ -89,11 +94,14 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted and self.pause is Pause.NOTHING:
             self._schedule_waiting(plan)
-        return plan.output(self.kv_cache_manager.take_copies())
+        scheduled = plan.scheduled()
+        return plan.output(scheduled, self.kv_cache_manager.plan_transfers(scheduled))
 
     def update(self, output: SchedulerOutput) -> None:
-        """Book what the step computed."""
+        """Book what the step computed and copied."""
         before = replace(self.counters)
+        self.counters.book_transfers(output.transfers)
+        self.kv_cache_manager.commit()
         for item in output.scheduled:
             self.counters.book(item)
             sequence = item.sequence
@@ -123,11 +131,11 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """Take `sequence` out, in whatever state it is, and give its blocks back."""
-        if sequence.status is SequenceStatus.WAITING:
-            self.waiting.remove(sequence)
-        elif sequence.status is SequenceStatus.RUNNING:
+        if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
-            self.kv_cache_manager.free(sequence)
+        elif sequence.status is not SequenceStatus.FINISHED:
+            self.waiting.remove(sequence)
+        self.kv_cache_manager.free(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def _record(self, output: SchedulerOutput, before: SchedulerCounters) -> StepRecord:
@@ -137,6 +145,8 @@ class Scheduler:
             step=self.num_steps,
             scheduled=tuple((item.sequence.request_id, item.num_tokens) for item in output.scheduled),
             preempted=tuple((victim.request_id, other.request_id) for victim, other in output.preempted.items()),
+            swapped_out=tuple(sequence.request_id for sequence in output.swapped_out),
+            swapped_in=tuple(sequence.request_id for sequence in output.swapped_in),
             num_running=len(self.running),
             num_waiting=len(self.waiting),
             num_free_blocks=pool.num_free_blocks,
@@ -144,6 +154,8 @@ class Scheduler:
             decode_tokens=counters.decode_tokens - before.decode_tokens,
             recomputed_tokens=counters.tokens_wasted - before.tokens_wasted,
             hit_tokens=output.num_hit_tokens,
+            blocks_to_host=len(output.transfers.out) + len(output.transfers.filled),
+            blocks_from_host=len(output.transfers.back),
             given_blocks=tuple(events.given),
             freed_blocks=tuple(events.freed),
             evicted_blocks=tuple(events.evicted),
@@ -169,8 +181,13 @@ class Scheduler:
         for block_id, requests in sharers.items():
             assert len(requests) == 1, f"block {block_id} is partial, and held by the requests {requests}"
         for sequence in self.waiting:
-            assert sequence.status is SequenceStatus.WAITING, sequence
+            is_swapped = sequence.status is SequenceStatus.SWAPPED
+            assert is_swapped or sequence.status is SequenceStatus.WAITING, sequence
             assert not sequence.block_table, f"waiting and holding blocks: {sequence}"
+            expected = self.kv_cache_manager.num_blocks_for(sequence.num_computed_tokens)
+            assert len(sequence.host_blocks) == expected, sequence
+            assert bool(expected) == is_swapped, sequence
+        self.kv_cache_manager.check_copies(self.waiting)
         assert pool.num_free_blocks == pool.num_blocks - len(references), (pool.num_free_blocks, references)
 
     def _schedule_running(self, plan: StepPlan) -> None:
@@ -220,24 +237,22 @@ class Scheduler:
 
     def _try_to_admit(self, sequence: Sequence, plan: StepPlan) -> _Outcome:
         manager = self.kv_cache_manager
-        cached_blocks = manager.find_cached_blocks(sequence)
-        if manager.will_be_cached_by(sequence, plan.unfinished_prefills, len(cached_blocks)):
+        prefix = manager.find_cached_prefix(sequence)
+        if manager.will_be_cached_by(sequence, plan.unfinished_prefills, manager.num_blocks_for(prefix.num_tokens)):
             return _Outcome.PASSED_OVER
-        num_cached_tokens = len(cached_blocks) * manager.block_size
-        left = sequence.num_tokens_with_spec - num_cached_tokens
+        left = sequence.num_tokens_with_spec - prefix.num_tokens
         num_new_tokens = self._prefills.cut(left, plan.token_budget, 1)
         if num_new_tokens < left:
             if not self.config.enable_chunked_prefill:
                 return _Outcome.LATER
             if not self._prefills.admits_partial(sequence, plan):
                 return _Outcome.PASSED_OVER
-        if not self._admission.admits(sequence, cached_blocks):
+        if not self._admission.admits(sequence, prefix.blocks):
             return _Outcome.LATER
-        if not manager.allocate_slots(sequence, num_new_tokens, cached_blocks):
+        if not manager.allocate_slots(sequence, num_new_tokens, prefix):
             return _Outcome.NO_ROOM
-        self._admit(sequence, num_cached_tokens)
+        self._admit(sequence, prefix, plan)
         plan.add(sequence, num_new_tokens)
-        plan.num_hit_tokens += num_cached_tokens
         return _Outcome.ADMITTED
 
     def _num_seats_taken(self) -> int:
@@ -254,7 +269,8 @@ class Scheduler:
 
         Returns who that was; None where they could not.
         """
-        victims = self._victims.strictly_lower(self.running, sequence)
+        candidates = [other for other in self.running if other not in plan.copying]
+        victims = self._victims.strictly_lower(candidates, sequence)
         token_budget = plan.token_budget + sum(map(plan.num_tokens_of, victims))
         if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
             return None
@@ -267,20 +283,31 @@ class Scheduler:
         can_go_on = (sequence for sequence in self.waiting if not sequence.awaits_choice)
         return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
 
-    def _admit(self, sequence: Sequence, num_cached_tokens: int) -> None:
+    def _admit(self, sequence: Sequence, prefix: CachedPrefix, plan: StepPlan) -> None:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=self._victims.rank)
+        if prefix.tiers:
+            plan.copying.add(sequence)
+        if sequence.status is SequenceStatus.SWAPPED:
+            plan.swapped_in.append(sequence)
+        else:
+            plan.num_hit_tokens += prefix.num_tokens
         sequence.status = SequenceStatus.RUNNING
         if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = num_cached_tokens
-            self.kv_cache_manager.count_hits(sequence, num_cached_tokens)
+            sequence.num_cached_tokens = prefix.num_tokens
+            self.kv_cache_manager.count_hits(sequence, prefix)
 
     def _preempt(self, sequence: Sequence, plan: StepPlan, *, beneficiary: Sequence) -> None:
-        """Take the blocks of a running sequence. It computes its tokens again when its turn comes."""
+        """Take the blocks of a running sequence. When its turn comes, its tokens are copied back or computed again."""
         self.running.remove(sequence)
         plan.preempt(sequence, beneficiary)
-        self.kv_cache_manager.free(sequence)
-        sequence.num_computed_tokens = 0
-        sequence.status = SequenceStatus.WAITING
+        if self._modes.swaps(sequence) and self.kv_cache_manager.swap_out(sequence):
+            sequence.status = SequenceStatus.SWAPPED
+            plan.swapped_out.append(sequence)
+            self.counters.num_swaps += 1
+        else:
+            self.kv_cache_manager.free(sequence)
+            sequence.num_computed_tokens = 0
+            sequence.status = SequenceStatus.WAITING
         self.waiting.put_back(sequence)
         self.counters.num_preemptions += 1

@@ -25,16 +25,36 @@ class ScheduledSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfers:
+    """Copies of whole blocks on the device, to host memory and back, each from and to by id.
+
+    out, then within, then back, then the step, then filled
+    """
+
+    out: tuple[tuple[int, int], ...] = ()
+    """Of blocks that the step may write over: of swapped sequences, and evicted prefixes."""
+    within: tuple[tuple[int, int], ...] = ()
+    """On the device, of blocks that one of several who hold them is about to write to."""
+    back: tuple[tuple[int, int], ...] = ()
+    """From host memory, also of what goes out in the same step."""
+    filled: tuple[tuple[int, int], ...] = ()
+    """Of blocks that the step fills."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerOutput:
     """What one step computes. Blocks are already in the sequences' tables; a preempted sequence holds none."""
 
     scheduled: tuple[ScheduledSequence, ...] = ()
     preempted: Mapping[Sequence, Sequence] = field(default_factory=dict)
     """Each with the one for whom it gave way: itself where nobody served after it was left."""
-    copies: tuple[tuple[int, int], ...] = ()
-    """Ids of blocks, from and to, that are copied before the step: written to by one of several who held them."""
     num_hit_tokens: int = 0
     """Tokens that sequences begun in this step need not compute."""
+    swapped_out: tuple[Sequence, ...] = ()
+    """Of the preempted, those whose blocks are copied to host memory."""
+    swapped_in: tuple[Sequence, ...] = ()
+    """Those that go on where they were swapped out."""
+    transfers: Transfers = field(default_factory=Transfers)
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 
 class SequenceStatus(Enum):
-    """Where a sequence stands. WAITING covers the preempted, with nothing computed."""
+    """Where a sequence stands. WAITING covers those preempted with nothing left, SWAPPED waits as well."""
 
     WAITING = auto()
     RUNNING = auto()
+    SWAPPED = auto()
+    """What it has computed lies in `host_blocks`."""
     FINISHED = auto()
 
 
@@ -33,6 +35,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "branch_index",
+        "host_blocks",
         "max_computed_tokens",
         "max_output_tokens",
         "num_branches",
@@ -70,6 +73,8 @@ class Sequence:
         self.max_computed_tokens = 0
         """The most that `num_computed_tokens` has been: what a preemption threw away is computed a second time."""
         self.block_table: list[Block] = []
+        self.host_blocks: list[Block] = []
+        """Copies in host memory of all blocks it had when it was swapped out."""
         self.block_hashes: list[BlockHash] = []
         """Keys of the blocks that `token_ids` fills."""
         self.num_hashed_blocks = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from infer.engine.host_tier import HostTier
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
@@ -50,6 +51,8 @@ class Simulation:
     num_computed_tokens: int
     num_cached_tokens: int
     num_preemptions: int
+    num_swaps: int
+    """Of these, by swap."""
     num_wasted_tokens: int
 
     @property
@@ -68,10 +71,19 @@ def simulate(
 ) -> Simulation:
     """Take all requests through the scheduler, in bounded memory: at most `max_num_waiting` are held ready.
 
-    Each must fit the cache when it is alone.
+    Each must fit the cache when it is alone. Host memory is what `swap_space` says, none where it is left open. Copies
+    wait for each other and for the step.
     """
-    manager = KVCacheManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
-    scheduler = Scheduler(config, manager)
+    bytes_per_block = cost_model.bytes_per_cached_token * config.block_size
+    host_tier = HostTier(int((config.swap_space or 0) * 2**30) // bytes_per_block)
+    manager = KVCacheManager(
+        num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+        connector=host_tier if config.keeps_prefixes_on_host else None,
+        swap_space=host_tier,
+    )
+    scheduler = Scheduler(config, manager, cost_model)
     sequences = _sequences(requests)
     window = max_num_waiting or _WAITING_PER_SEQUENCE * config.max_num_seqs
     lengths: dict[int, int] = {}
@@ -90,7 +102,11 @@ def simulate(
         output = scheduler.schedule()
         num_tokens = output.num_scheduled_tokens
         num_read = sum(item.sequence.num_computed_tokens + item.num_tokens for item in output.scheduled)
-        seconds += cost_model.step_seconds(num_tokens, num_read)
+        transfers = output.transfers
+        num_copied = len(transfers.out) + len(transfers.back) + len(transfers.filled)
+        seconds += cost_model.step_seconds(num_tokens, num_read) + cost_model.copy_seconds(
+            num_copied * config.block_size
+        )
         num_steps += 1
         num_computed += num_tokens
         sampling = [item.sequence for item in output.scheduled if item.samples]
@@ -110,8 +126,9 @@ def simulate(
         num_prompt_tokens=num_prompt,
         num_output_tokens=num_output,
         num_computed_tokens=num_computed,
-        num_cached_tokens=manager.prefix_cache_hits,
+        num_cached_tokens=manager.prefix_cache_hits.total(),
         num_preemptions=scheduler.counters.num_preemptions,
+        num_swaps=scheduler.counters.num_swaps,
         num_wasted_tokens=scheduler.counters.tokens_wasted,
     )
 

@@ -19,8 +19,15 @@ class EngineStats:
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
+    """Swapped ones not included."""
+    num_requests_swapped: int = 0
     num_requests_finished: int = 0
     num_preemptions_total: int = 0
+    num_swaps_total: int = 0
+    """Of the preemptions, those by swap; the others are by recomputation."""
+    num_blocks_to_host_total: int = 0
+    """Copied to host memory: of swapped sequences, evicted prefixes, and prompts on their way to the disk."""
+    num_blocks_from_host_total: int = 0
     num_blocks: int = 0
     """Usable blocks: the null block is not counted."""
     block_size: int = 0
@@ -29,7 +36,9 @@ class EngineStats:
     prefix_cache_queries: int = 0
     """In tokens."""
     prefix_cache_hits: int = 0
-    """In tokens."""
+    """In tokens, of all tiers."""
+    prefix_cache_hits_by_tier: Mapping[str, int] = field(default_factory=dict)
+    """In tokens: `device`, `host`, `disk`. A tier is asked for what those before it do not have."""
     prompt_tokens_total: int = 0
     """Prompt tokens computed or taken from the cache, each once."""
     completion_tokens_total: int = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from infer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 
 if TYPE_CHECKING:
+    from infer.engine.scheduler_output import Transfers
     from infer.engine.sequence import Sequence
 
 
@@ -19,6 +20,10 @@ class StepPlan:
         """Each with the one for whom it gave way."""
         self.unfinished_prefills: list[Sequence] = []
         """Scheduled, but not to their last token."""
+        self.copying: set[Sequence] = set()
+        """Into whose blocks something is copied before the step: they must not be preempted in it."""
+        self.swapped_out: list[Sequence] = []
+        self.swapped_in: list[Sequence] = []
         self.num_hit_tokens = 0
         self._scheduled: dict[Sequence, int] = {}
 
@@ -44,7 +49,15 @@ class StepPlan:
             self.unfinished_prefills.remove(sequence)
         self.preempted[sequence] = beneficiary
 
-    def output(self, copies: tuple[tuple[int, int], ...]) -> SchedulerOutput:
-        """The plan as it stands, with the blocks that are to be copied before."""
-        scheduled = tuple(ScheduledSequence(sequence, num_tokens) for sequence, num_tokens in self._scheduled.items())
-        return SchedulerOutput(scheduled, dict(self.preempted), copies, self.num_hit_tokens)
+    def scheduled(self) -> tuple[ScheduledSequence, ...]:
+        return tuple(ScheduledSequence(sequence, num_tokens) for sequence, num_tokens in self._scheduled.items())
+
+    def output(self, scheduled: tuple[ScheduledSequence, ...], transfers: Transfers) -> SchedulerOutput:
+        return SchedulerOutput(
+            scheduled,
+            dict(self.preempted),
+            self.num_hit_tokens,
+            tuple(self.swapped_out),
+            tuple(self.swapped_in),
+            transfers,
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from infer.engine.scheduler_output import ScheduledSequence
+    from infer.engine.scheduler_output import ScheduledSequence, Transfers
 
 
 @dataclass(slots=True)
@@ -17,6 +17,11 @@ class SchedulerCounters:
     """Totals since the scheduler was made."""
 
     num_preemptions: int = 0
+    num_swaps: int = 0
+    """Of the preemptions, those that copied blocks to host memory."""
+    num_blocks_to_host: int = 0
+    """Of swapped sequences, evicted prefixes, and prompts on their way to the disk."""
+    num_blocks_from_host: int = 0
     prompt_tokens: int = 0
     """Computed or taken from the prefix cache, each counted once."""
     tokens_wasted: int = 0
@@ -42,6 +47,10 @@ class SchedulerCounters:
         self.decode_tokens += end - first_new - num_prefill_tokens
         self.prompt_tokens += min(max(end, reached), num_prompt_tokens) - min(reached, num_prompt_tokens)
 
+    def book_transfers(self, transfers: Transfers) -> None:
+        self.num_blocks_to_host += len(transfers.out) + len(transfers.filled)
+        self.num_blocks_from_host += len(transfers.back)
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
@@ -54,6 +63,7 @@ class StepRecord:
     """Requests, each with the one that needed its room: itself where nobody else could give way."""
     num_running: int
     num_waiting: int
+    """Swapped ones included."""
     num_free_blocks: int
     prefill_tokens: int
     decode_tokens: int
@@ -65,6 +75,13 @@ class StepRecord:
     """Since the step before: by requests that ended, and by preempted ones."""
     evicted_blocks: tuple[int, ...]
     """Of those given, which held a prefix until then."""
+    swapped_out: tuple[int, ...] = ()
+    """Of the preempted, those whose blocks went to host memory; the others compute their tokens again."""
+    swapped_in: tuple[int, ...] = ()
+    """Requests whose blocks came back."""
+    blocks_to_host: int = 0
+    """Copied there: of swapped requests, evicted prefixes, and prompts on their way to the disk."""
+    blocks_from_host: int = 0
 
     def __str__(self) -> str:
         parts = [
@@ -81,7 +98,12 @@ class StepRecord:
             parts.append(f"chunks {' '.join(chunks)}")
         for request, beneficiary in self.preempted:
             reason = "no room for itself" if request == beneficiary else f"no room for {beneficiary}"
-            parts.append(f"preempted {request}, {reason}")
+            mode = "swapped out" if request in self.swapped_out else "preempted"
+            parts.append(f"{mode} {request}, {reason}")
+        if self.swapped_in:
+            parts.append(f"swapped in {ranges(self.swapped_in)}")
+        if self.blocks_to_host or self.blocks_from_host:
+            parts.append(f"copied {self.blocks_to_host} to host {self.blocks_from_host} from host")
         for name, blocks in (
             ("given", self.given_blocks),
             ("freed", self.freed_blocks),

@@ -130,6 +130,13 @@ def test_limits_on_long_prefills_reach_the_engine():
     assert config.engine == EngineConfig(long_prefill_token_threshold=32, max_long_partial_prefills=2)
 
 
+def test_tiers_reach_the_engine():
+    config = parse("a.jsonl", "--preemption-mode", "swap", "--swap-space", "0.5", "--enable-host-cache")
+    assert config.engine == EngineConfig(preemption_mode="swap", swap_space=0.5, enable_host_cache=True)
+    config = parse("a.jsonl", "--kv-cache-dir", "kv", "--kv-cache-dir-size", "2")
+    assert config.engine == EngineConfig(kv_cache_dir="kv", kv_cache_dir_size=2.0)
+
+
 def test_flag_wins_over_environment_and_environment_over_default(monkeypatch):
     monkeypatch.setenv("INFER_MAX_NUM_SEQS", "8")
     monkeypatch.setenv("INFER_GPU_MEMORY_UTILIZATION", "0.5")

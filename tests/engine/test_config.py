@@ -19,6 +19,13 @@ from infer.engine.errors import ConfigError
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must not be negative: -1"),
         ({"memory_utilization": 0.0}, "memory_utilization must be above 0 and at most 1: 0.0"),
         ({"memory_utilization": 1.1}, "memory_utilization must be above 0 and at most 1: 1.1"),
+        ({"swap_space": -0.5}, "swap_space must not be negative: -0.5"),
+        ({"swap_space": float("nan")}, "swap_space must not be negative: nan"),
+        ({"swap_space": 0.0, "preemption_mode": "swap"}, "preemption_mode swap needs swap_space"),
+        ({"swap_space": 0.0, "kv_cache_dir": "d"}, "kv_cache_dir needs swap_space: prefixes pass through it"),
+        ({"enable_prefix_caching": False, "enable_host_cache": True}, "enable_host_cache needs prefix caching"),
+        ({"kv_cache_dir": ""}, "kv_cache_dir names no directory"),
+        ({"kv_cache_dir_size": 0.0}, "kv_cache_dir_size must be above 0: 0.0"),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 64, "max_model_len": 65},
             "max_num_batched_tokens must be at least max_model_len without chunked prefill: 64 < 65",

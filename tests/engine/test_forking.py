@@ -33,12 +33,12 @@ def test_who_writes_first_to_a_shared_block_takes_a_copy_and_the_last_writes_in_
     scheduler.check()
     output = scheduler.schedule()
     assert [block_ids(each) for each in (first, second, third)] == [[1, 3], [1, 4], [1, 2]]
-    assert output.copies == ((2, 3), (2, 4))
+    assert output.transfers.within == ((2, 3), (2, 4))
     scheduler.update(output)
     scheduler.check()
     for each in (first, second, third):
         each.append(7)
-    assert run_step(scheduler).copies == ()
+    assert run_step(scheduler).transfers.within == ()
 
 
 def test_full_blocks_are_never_copied():
@@ -46,7 +46,7 @@ def test_full_blocks_are_never_copied():
     first = start(scheduler, 8)
     (second,) = fork(scheduler, first, 1)
     output = run_step(scheduler)
-    assert output.copies == ()
+    assert output.transfers.within == ()
     assert (block_ids(first), block_ids(second)) == ([1, 2, 3], [1, 2, 4])
 
 
@@ -57,7 +57,7 @@ def test_what_is_shared_is_given_back_when_the_last_lets_go():
     scheduler.abort(first)
     scheduler.abort(third)
     scheduler.check()
-    assert run_step(scheduler).copies == ()
+    assert run_step(scheduler).transfers.within == ()
     assert block_ids(second) == [1, 2]
     scheduler.abort(second)
     assert scheduler.kv_cache_manager.pool.num_free_blocks == 9
@@ -70,7 +70,7 @@ def test_copy_for_one_that_gives_way_in_the_same_step_is_not_made():
     second, third = fork(scheduler, first, 2)
     output = scheduler.schedule()
     assert set(output.preempted) == {third}
-    assert output.copies == ((2, 3),)
+    assert output.transfers.within == ((2, 3),)
     assert (block_ids(first), block_ids(second), block_ids(third)) == ([1, 3], [1, 2], [])
     scheduler.update(output)
     scheduler.check()

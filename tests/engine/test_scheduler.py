@@ -179,7 +179,7 @@ def test_blocks_planned_but_never_computed_leave_the_prefix_cache():
     output = scheduler.schedule()
     scheduler.abort(second)
     third = make_sequence([*second.token_ids, 0, 0])
-    assert len(scheduler.kv_cache_manager.find_cached_blocks(third)) == 1
+    assert len(scheduler.kv_cache_manager.find_cached_prefix(third).blocks) == 1
     assert len(output.scheduled) == 2
 
 

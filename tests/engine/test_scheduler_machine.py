@@ -23,6 +23,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 5),
         extra_blocks=st.integers(0, 8),
         window=st.sampled_from([0, 1, 4, 7]),
+        num_host_blocks=st.integers(0, 20),
         config=st.fixed_dictionaries(
             {
                 "max_num_batched_tokens": st.integers(1, 24),
@@ -30,6 +31,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "enable_prefix_caching": st.booleans(),
                 "enable_admission_control": st.booleans(),
                 "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
+                "preemption_mode": st.sampled_from(["auto", "recompute", "swap"]),
+                "enable_host_cache": st.booleans(),
                 "preemption_victim": st.sampled_from(["least-waste", "last"]),
                 "long_prefill_token_threshold": st.integers(1, 20),
                 "max_num_partial_prefills": st.integers(0, 2),
@@ -37,9 +40,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             }
         ),
     )
-    def make(self, block_size, extra_blocks, window, config):
+    def make(self, block_size, extra_blocks, window, num_host_blocks, config):
         num_blocks = -(-(MAX_PROMPT + MAX_TOKENS) // block_size) + extra_blocks
-        self.scheduler = make_scheduler(num_blocks, block_size, window=window, **config)
+        config["enable_host_cache"] &= config["enable_prefix_caching"]
+        self.scheduler = make_scheduler(
+            num_blocks, block_size, window=window, num_host_blocks=num_host_blocks, **config
+        )
         self.shadow = ShadowCache(block_size, window)
         self.unfinished = []
         self.num_forks = 0

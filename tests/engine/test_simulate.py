@@ -16,6 +16,7 @@ COSTS = CostModel(
     bytes_per_cached_token=23_040,
     flops=400e9,
     bandwidth=32e9,
+    bus_bandwidth=8e9,
     seconds_per_step=0.004,
 )
 

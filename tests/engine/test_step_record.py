@@ -63,6 +63,24 @@ def test_step_tells_who_gave_way_for_whom_and_what_is_computed_again():
     assert (again.recomputed_tokens, again.prefill_tokens, again.decode_tokens) == (4, 0, 1)
 
 
+def test_step_tells_who_was_swapped_out_and_in_and_how_many_blocks_were_copied():
+    scheduler = make_scheduler(4, 2, num_host_blocks=4)
+    first, second = make_sequence(4, max_tokens=2), make_sequence(4, max_tokens=3)
+    scheduler.add(first)
+    scheduler.add(second)
+    run_step(scheduler)
+    out = record(scheduler)
+    assert out.preempted == ((second.request_id, first.request_id),)
+    assert (out.swapped_out, out.swapped_in) == ((second.request_id,), ())
+    assert (out.blocks_to_host, out.blocks_from_host) == (2, 0)
+    assert f"swapped out {second.request_id}, no room for {first.request_id}; copied 2 to host 0 from host;" in str(out)
+    back = record(scheduler)
+    assert (back.swapped_out, back.swapped_in) == ((), (second.request_id,))
+    assert (back.blocks_to_host, back.blocks_from_host, back.hit_tokens) == (0, 1, 0), "the other was still there"
+    assert (back.recomputed_tokens, back.prefill_tokens, back.decode_tokens) == (0, 0, 1)
+    assert f"swapped in {second.request_id}; copied 0 to host 1 from host;" in str(back)
+
+
 def test_step_tells_of_hits_and_evictions():
     prompt = list(range(8))
     scheduler = make_scheduler(4, 4)

@@ -57,6 +57,10 @@ def test_output_of_one_at_a_time_equals_transformers(oracle, model_type):
         {"max_num_seqs": 3},
         {"num_blocks": 6},
         {"num_blocks": 6, "enable_admission_control": False},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "recompute"},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "swap"},
+        {"num_blocks": 6, "enable_admission_control": False, "enable_host_cache": True},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "swap", "enable_prefix_caching": False},
         {"num_blocks": 6, "enable_admission_control": False, "enable_prefix_caching": False},
         {"num_blocks": 6, "enable_admission_control": False, "preemption_victim": "least-waste"},
         {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16, "enable_admission_control": False},
@@ -76,15 +80,21 @@ def test_output_does_not_depend_on_the_order_of_arrival(oracle, model_type):
     assert generate_ours(folder, PROMPTS[::-1], max_num_seqs=4) == expected[::-1]
 
 
-def test_small_pool_did_preempt_and_small_prompts_did_share(oracle):
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
+def test_small_pool_did_preempt_and_small_prompts_did_share(oracle, mode):
     folder, expected = oracle("llama")
-    engine = Engine(EngineConfig(model=str(folder), dtype="float32", num_blocks=6, enable_admission_control=False))
+    config = EngineConfig(
+        model=str(folder), dtype="float32", num_blocks=6, enable_admission_control=False, preemption_mode=mode
+    )
+    engine = Engine(config)
     completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
     assert [list(completion.token_ids) for completion in completions] == expected
     stats = engine.stats()
     assert stats.num_preemptions_total > 0
     assert stats.prefix_cache_hits > 0
-    assert stats.tokens_wasted_total > 0
+    assert (stats.tokens_wasted_total > 0) == (mode == "recompute")
+    assert (stats.num_swaps_total > 0) == (mode != "recompute")
+    assert (stats.num_blocks_to_host_total, stats.num_blocks_from_host_total) > (0, 0) or mode == "recompute"
 
 
 @pytest.mark.parametrize("num_requests", [1, 40])
@@ -97,3 +107,30 @@ def test_identical_prompts_of_whole_blocks_share_all_but_the_last(oracle, num_re
     completions = engine.generate([prompt] * num_requests, SamplingParams(temperature=0.0, max_tokens=6))
     assert {completion.token_ids for completion in completions} == {expected}
     assert [completion.num_cached_tokens for completion in completions] == [0] + [16] * (num_requests - 1)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2"])
+def test_second_run_over_the_same_prompts_takes_them_from_disk_and_says_the_same(oracle, model_type, tmp_path):
+    folder, expected = oracle(model_type)
+    # With few blocks, too: what does not fit the device comes back from there.
+    for num_blocks, is_second in ((None, False), (None, True), (6, True)):
+        engine = Engine(EngineConfig(str(folder), dtype="float32", kv_cache_dir=str(tmp_path), num_blocks=num_blocks))
+        completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
+        engine.scheduler.check()
+        assert [list(completion.token_ids) for completion in completions] == expected
+        hits = [completion.num_cached_tokens for completion in completions]
+        assert (hits == [(len(prompt) - 1) // 16 * 16 for prompt in PROMPTS]) == is_second
+        assert ("disk" in engine.stats().prefix_cache_hits_by_tier) == is_second
+
+
+def test_damaged_files_of_an_earlier_run_change_no_answer(oracle, tmp_path):
+    folder, expected = oracle("llama")
+    said = []
+    for num_expected_lines in (0, 1):
+        engine = Engine(EngineConfig(str(folder), dtype="float32", kv_cache_dir=str(tmp_path)), said.append)
+        completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
+        assert [list(completion.token_ids) for completion in completions] == expected
+        assert len(said) == num_expected_lines
+        for path in tmp_path.glob("*/*"):
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) // 2])

@@ -6,6 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from infer.engine.config import EngineConfig
+from infer.engine.host_tier import HostTier
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
 _ids = count()
 
 
-def make_scheduler(num_blocks: int, block_size: int, *, window: int = 0, **config: Any) -> Scheduler:
+def make_scheduler(
+    num_blocks: int, block_size: int, *, window: int = 0, num_host_blocks: int = 0, **config: Any
+) -> Scheduler:
     """Without admission control, unless asked for: most cases are about what happens when room runs out."""
     settings = EngineConfig(block_size=block_size, **{"enable_admission_control": False, **config})
+    host_tier = HostTier(num_host_blocks)
     manager = KVCacheManager(
-        num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching, window=window
+        num_blocks,
+        block_size,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        window=window,
+        connector=host_tier if settings.keeps_prefixes_on_host else None,
+        swap_space=host_tier,
     )
     return Scheduler(settings, manager)
 
@@ -55,13 +64,26 @@ class ShadowCache:
         self._window = window
         self._block_size = block_size
         self._slots: dict[int, tuple[int, ...]] = {}
+        self._host_slots: dict[int, tuple[int, ...]] = {}
 
     def execute(self, output: SchedulerOutput) -> None:
-        """Write all tokens of a step, then check all that its queries read."""
-        copied = [self._slots_of(source) for source, _ in output.copies]
-        for (_, target), slots in zip(output.copies, copied, strict=True):
-            for offset, tokens in slots.items():
-                self._slots[target * self._block_size + offset] = tokens
+        """Make the copies of a step and write all its tokens, then check all that its queries read."""
+        self._copy(output.transfers.out, self._slots, self._host_slots)
+        self._copy(output.transfers.within, self._slots, self._slots)
+        self._copy(output.transfers.back, self._host_slots, self._slots)
+        self._execute(output)
+        self._copy(output.transfers.filled, self._slots, self._host_slots)
+
+    def _copy(
+        self, pairs: tuple[tuple[int, int], ...], source: dict[int, tuple[int, ...]], target: dict[int, tuple[int, ...]]
+    ) -> None:
+        targets = [block_id for _, block_id in pairs]
+        assert len(set(targets)) == len(targets), f"two copies into one block: {pairs}"
+        read = [[source.get(block * self._block_size + i, ()) for i in range(self._block_size)] for block, _ in pairs]
+        for block_id, slots in zip(targets, read, strict=True):
+            target.update((block_id * self._block_size + i, slot) for i, slot in enumerate(slots))
+
+    def _execute(self, output: SchedulerOutput) -> None:
         written: set[int] = set()
         for item in output.scheduled:
             first = item.sequence.num_computed_tokens
@@ -75,11 +97,6 @@ class ShadowCache:
             for position in range(first_seen, item.sequence.num_computed_tokens + item.num_tokens):
                 found = self._slots.get(self._slot(item.sequence, position))
                 assert found == tuple(item.sequence.token_ids[: position + 1]), (item.sequence, position, found)
-
-    def _slots_of(self, block_id: int) -> dict[int, tuple[int, ...]]:
-        """What is in a block, by the place in it."""
-        first = block_id * self._block_size
-        return {place: self._slots[first + place] for place in range(self._block_size) if first + place in self._slots}
 
     def _slot(self, sequence: Sequence, position: int) -> int:
         block = sequence.block_table[position // self._block_size]
