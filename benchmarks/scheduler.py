@@ -1,9 +1,11 @@
 """Runs the scheduler without a model over made-up requests: work done twice, predicted time, cost of scheduling.
 
     python benchmarks/scheduler.py
+    python benchmarks/scheduler.py --bus-bandwidth 30e6
     python benchmarks/scheduler.py --requests 1000000 --blocks 9000 --prompt-tokens 60 --output-tokens 8 --max-tokens 32
 
-The first is a cache about four times too small. Each runs with admission control, without, and with another victim.
+The first two are a cache about four times too small; in the second, copying to the host costs more than computing. Each
+runs with admission control, without, with another victim, and with swapping: always, or where it costs less.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infer.engine.config import EngineConfig
@@ -30,24 +33,30 @@ COSTS = CostModel(
     bus_bandwidth=8e9,
     seconds_per_step=0.004,
 )
+_UNFORESEEN = {"enable_admission_control": False, "swap_space": 4.0}
 SETTINGS = {
     "default": {},
-    "no admission control": {"enable_admission_control": False},
-    "neither, least waste": {"enable_admission_control": False, "preemption_victim": "least-waste"},
+    "no admission control": _UNFORESEEN | {"preemption_mode": "recompute"},
+    "same, least waste": _UNFORESEEN | {"preemption_mode": "recompute", "preemption_victim": "least-waste"},
+    "same, swap": _UNFORESEEN | {"preemption_mode": "swap"},
+    "same, auto": _UNFORESEEN,
 }
 
 
 def main() -> None:
     options = parse_arguments()
-    print(f"{'':22} {'wasted':>7} {'preemptions':>12} {'predicted s':>12} {'steps':>8} {'real s':>8} {'us/token':>9}")
-    for name in options.settings.split(","):
+    columns = (("wasted", 7), ("preemptions", 12), ("swaps", 7), ("predicted s", 12), ("steps", 8), ("real s", 8))
+    print(" " * 22, *(f"{name:>{width}}" for name, width in columns), f"{'us/token':>9}")
+    for name in options.settings.split(";"):
         config = EngineConfig(max_num_seqs=options.max_num_seqs, **SETTINGS[name])
         begin = time.perf_counter()
-        result = simulate(make_requests(options), config, options.blocks, COSTS, max_num_waiting=options.waiting)
+        costs = replace(COSTS, bus_bandwidth=options.bus_bandwidth)
+        result = simulate(make_requests(options), config, options.blocks, costs, max_num_waiting=options.waiting)
         seconds = time.perf_counter() - begin
         print(
-            f"{name:22} {result.share_wasted:7.1%} {result.num_preemptions:12,} {result.seconds:12.1f} "
-            f"{result.num_steps:8,} {seconds:8.1f} {seconds / result.num_output_tokens * 1e6:9.1f}"
+            f"{name:22} {result.share_wasted:7.1%} {result.num_preemptions:12,} {result.num_swaps:7,} "
+            f"{result.seconds:12.1f} {result.num_steps:8,} {seconds:8.1f} "
+            f"{seconds / result.num_output_tokens * 1e6:9.1f}"
         )
 
 
@@ -60,7 +69,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--waiting", type=int, help="requests held ready [default: 4 x max_num_seqs]")
-    parser.add_argument("--settings", default=",".join(SETTINGS), help="separated by commas")
+    parser.add_argument("--bus-bandwidth", type=float, default=COSTS.bus_bandwidth, help="bytes a second to the host")
+    parser.add_argument("--settings", default=";".join(SETTINGS), help="separated by semicolons")
     return parser.parse_args()
 
 

@@ -113,7 +113,7 @@ class Frame:
             ],
             [
                 ("running", count(stats.num_requests_running)),
-                ("waiting", count(stats.num_requests_waiting)),
+                ("waiting", count(stats.num_requests_waiting + stats.num_requests_swapped)),
                 ("preempted", count(stats.num_preemptions_total)),
             ],
             [

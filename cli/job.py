@@ -232,4 +232,6 @@ def _summary(config: JobConfig, counts: RunCounts, stats: EngineStats, seconds: 
         seconds=seconds,
         output=config.output,
         exit_code=ExitCode.ROW_ERRORS if counts.rows_failed and not config.allow_errors else ExitCode.DONE,
+        swaps=stats.num_swaps_total,
+        cached_tokens_by_tier=stats.prefix_cache_hits_by_tier,
     )

@@ -73,7 +73,7 @@ def _parts(snapshot: RunSnapshot, throughput: Throughput) -> list[str]:
         f"prompt {rate(throughput.prompt_tokens_per_second)}",
         f"generated {rate(throughput.completion_tokens_per_second)}",
         f"running {count(stats.num_requests_running)}",
-        f"waiting {count(stats.num_requests_waiting)}",
+        f"waiting {count(stats.num_requests_waiting + stats.num_requests_swapped)}",
     ]
     seconds_left = throughput.seconds_left
     if seconds_left is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -13,7 +13,7 @@ from infer.cli.figures import count, counted, percent, rate
 from infer.cli.terminal import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -49,6 +49,10 @@ class RunSummary:
     output: str | None
     """None where nothing was published."""
     exit_code: int
+    swaps: int = 0
+    """Preemptions that copied blocks to host memory instead of computing them again."""
+    cached_tokens_by_tier: Mapping[str, int] = field(default_factory=dict)
+    """Where the cached ones came from: device, host, disk."""
 
     def to_json(self) -> str:
         # The standard library's: a file name that is not UTF-8 comes out as escapes, where orjson refuses it.
@@ -117,7 +121,7 @@ def _tokens(summary: RunSummary) -> Iterator[Text]:
             "prompt",
             f"{count(summary.prompt_tokens)} tokens",
             rate(summary.prompt_tokens * per_second),
-            f"{percent(summary.cached_tokens, summary.prompt_tokens)} from the prefix cache",
+            f"{percent(summary.cached_tokens, summary.prompt_tokens)} from the prefix cache{_tiers(summary)}",
         ),
         (
             "generated",
@@ -128,13 +132,24 @@ def _tokens(summary: RunSummary) -> Iterator[Text]:
         ("time", f"{seconds:,.1f} s", "", f"and {summary.seconds.load:,.1f} s to load the model"),
     ]
     if summary.preemptions:
-        wasted = f"{count(summary.tokens_wasted)} tokens computed again"
+        swapped = f"{count(summary.swaps)} of them swapped, " if summary.swaps else ""
+        wasted = f"{swapped}{count(summary.tokens_wasted)} tokens computed again"
         lines.append(("preemptions", count(summary.preemptions), "", wasted))
     amount_width, speed_width = (max(len(line[column]) for line in lines) for column in (1, 2))
     for label, amount, speed, remark in lines:
         yield Text.assemble(
             (f"  {label:<11}", "dim"), f"  {amount:>{amount_width}}  {speed:>{speed_width}}  ", (remark, "dim")
         )
+
+
+def _tiers(summary: RunSummary) -> str:
+    """Of what the cache gave, what came from behind the device."""
+    parts = [
+        f"{percent(num_tokens, summary.prompt_tokens)} from {tier}"
+        for tier, num_tokens in summary.cached_tokens_by_tier.items()
+        if tier != "device" and num_tokens
+    ]
+    return f", {', '.join(parts)}" if parts else ""
 
 
 def _failures(failures: Sequence[FailureCount]) -> Iterator[Text]:

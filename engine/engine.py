@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
 from infer.engine.beam_generation import BeamGeneration
+from infer.engine.cache_tiers import make_cache_manager, open_disk_cache
 from infer.engine.cost_model import typical_costs
-from infer.engine.disk_cache import DiskCache
 from infer.engine.errors import ConfigError, RequestError
 from infer.engine.fitting import choose_backend, choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
 from infer.engine.fusion import fuse_kernels
 from infer.engine.generation import GenerationContext
 from infer.engine.host_cache import HostCache
-from infer.engine.host_tier import HostTier
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
 from infer.engine.kv_cache_manager import KVCacheManager
-from infer.engine.kv_connector import NoTier
 from infer.engine.kv_identity import kv_identity, weights_digest
 from infer.engine.model_dtype import dtype_name
 from infer.engine.model_loader import load_model
@@ -45,8 +42,6 @@ if TYPE_CHECKING:
 
     from infer.engine.config import EngineConfig
     from infer.engine.generation import Generation
-    from infer.engine.kv_cache import KVCache
-    from infer.engine.kv_connector import KVConnector
     from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
     from infer.engine.scheduler_output import SchedulerOutput
@@ -152,15 +147,9 @@ class Engine:
         kv_cache = allocate_kv_cache(spec, num_blocks, self._backend, self._device)
         host_cache = HostCache(kv_cache, num_host_blocks)
         self._runner = ModelRunner(self._model, kv_cache, host_cache)
-        host_tier = HostTier(num_host_blocks, self._disk_cache(kv_cache, host_cache))
-        manager = KVCacheManager(
-            num_blocks,
-            config.block_size,
-            enable_prefix_caching=config.enable_prefix_caching,
-            window=spec.window,
-            connector=host_tier if config.keeps_prefixes_on_host else None,
-            swap_space=host_tier,
-        )
+        identity = partial(kv_identity, config, self._model_config, self._weights_digest, kv_cache)
+        disk_cache = open_disk_cache(config, identity, host_cache, self._report)
+        manager = make_cache_manager(config, num_blocks, num_host_blocks, disk_cache, window=spec.window)
         self._scheduler = Scheduler(config, manager, self._cost_model)
         size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
         blocks = f"{num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens"
@@ -260,22 +249,6 @@ class Engine:
             num_steps=scheduler.num_steps,
             seconds=dict(self._timer.seconds),
         )
-
-    def _disk_cache(self, kv_cache: KVCache, host_cache: HostCache) -> KVConnector:
-        """What lies below host memory.
-
-        Raises:
-            ConfigError: the directory cannot be used.
-        """
-        config = self.config
-        if config.kv_cache_dir is None:
-            return NoTier()
-        identity = kv_identity(config, self._model_config, self._weights_digest, kv_cache)
-        max_bytes = int(config.kv_cache_dir_size * 2**30)
-        try:
-            return DiskCache(Path(config.kv_cache_dir).expanduser(), identity, max_bytes, host_cache, self._report)
-        except OSError as error:
-            raise ConfigError(f"kv_cache_dir cannot be used: {error}") from error
 
     def _warm_up(self) -> None:
         """Run one token through the network: what is compiled at first use is part of loading, not of the run."""

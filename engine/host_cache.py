@@ -45,7 +45,7 @@ class HostCache:
             ids = torch.tensor(sources, device=self._device)
             blocks = torch.cat([part.index_select(0, ids) for part in self._parts], 1).view(torch.uint8)
             for target, block in zip(targets, blocks, strict=True):
-                self._rows[target].copy_(block, non_blocking=True)
+                self._rows[target - 1].copy_(block, non_blocking=True)
 
     def copy_in(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks from here to the device, `(from, to)`."""
@@ -54,7 +54,7 @@ class HostCache:
             ids = torch.tensor(targets, device=self._device)
             blocks = torch.empty(len(sources), self.num_bytes_per_block, dtype=torch.uint8, device=self._device)
             for source, block in zip(sources, blocks, strict=True):
-                block.copy_(self._rows[source], non_blocking=True)
+                block.copy_(self._rows[source - 1], non_blocking=True)
             for part, piece in zip(
                 self._parts, torch.split(blocks.view(self._parts[0].dtype), self._sizes, 1), strict=True
             ):
@@ -65,10 +65,11 @@ class HostCache:
         if self._device.type == "cuda":
             # Copies to and from it may still be under way.
             torch.cuda.synchronize(self._device)
-        return self._rows[block_id]
+        return self._rows[block_id - 1]
 
     @cached_property
     def _rows(self) -> torch.Tensor:
-        """Pinned where a GPU copies to and from it; elsewhere the system gives pages as they are written."""
+        """Pinned where a GPU copies to and from it; elsewhere the system gives pages as they are written. Block 0
+        has no row."""
         is_pinned = self._device.type == "cuda"
-        return torch.empty(self._num_blocks + 1, self.num_bytes_per_block, dtype=torch.uint8, pin_memory=is_pinned)
+        return torch.empty(self._num_blocks, self.num_bytes_per_block, dtype=torch.uint8, pin_memory=is_pinned)

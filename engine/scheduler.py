@@ -269,7 +269,7 @@ class Scheduler:
 
         Returns who that was; None where they could not.
         """
-        candidates = [other for other in self.running if other not in plan.copying]
+        candidates = (other for other in self.running if other not in plan.loading)
         victims = self._victims.strictly_lower(candidates, sequence)
         token_budget = plan.token_budget + sum(map(plan.num_tokens_of, victims))
         if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
@@ -287,7 +287,7 @@ class Scheduler:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=self._victims.rank)
         if prefix.tiers:
-            plan.copying.add(sequence)
+            plan.loading.add(sequence)
         if sequence.status is SequenceStatus.SWAPPED:
             plan.swapped_in.append(sequence)
         else:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from infer.engine.host_tier import HostTier
-from infer.engine.kv_cache_manager import KVCacheManager
+from infer.engine.cache_tiers import make_cache_manager
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.scheduler import Scheduler
@@ -75,14 +74,8 @@ def simulate(
     wait for each other and for the step.
     """
     bytes_per_block = cost_model.bytes_per_cached_token * config.block_size
-    host_tier = HostTier(int((config.swap_space or 0) * 2**30) // bytes_per_block)
-    manager = KVCacheManager(
-        num_blocks,
-        config.block_size,
-        enable_prefix_caching=config.enable_prefix_caching,
-        connector=host_tier if config.keeps_prefixes_on_host else None,
-        swap_space=host_tier,
-    )
+    num_host_blocks = int((config.swap_space or 0) * 2**30) // bytes_per_block
+    manager = make_cache_manager(config, num_blocks, num_host_blocks)
     scheduler = Scheduler(config, manager, cost_model)
     sequences = _sequences(requests)
     window = max_num_waiting or _WAITING_PER_SEQUENCE * config.max_num_seqs

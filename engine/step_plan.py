@@ -20,8 +20,9 @@ class StepPlan:
         """Each with the one for whom it gave way."""
         self.unfinished_prefills: list[Sequence] = []
         """Scheduled, but not to their last token."""
-        self.copying: set[Sequence] = set()
-        """Into whose blocks something is copied before the step: they must not be preempted in it."""
+        self.loading: set[Sequence] = set()
+        """Begun in this step behind blocks that are copied from host memory. They cannot give way: what they hold is
+        not there yet."""
         self.swapped_out: list[Sequence] = []
         self.swapped_in: list[Sequence] = []
         self.num_hit_tokens = 0
@@ -33,10 +34,6 @@ class StepPlan:
         self.token_budget -= num_tokens
         if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
             self.unfinished_prefills.append(sequence)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._scheduled
 
     def num_tokens_of(self, sequence: Sequence) -> int:
         """Of a sequence that may not be scheduled at all."""

@@ -33,11 +33,15 @@ def printed(summary: RunSummary, failures: list[FailureCount], *, is_terminal: b
 
 
 def test_json_is_the_documented_object() -> None:
-    summary = replace(SUMMARY, rows_failed=3, preemptions=7, tokens_wasted=100, exit_code=3)
+    tiers = {"device": 300_000, "disk": 32_345}
+    summary = replace(
+        SUMMARY, rows_failed=3, preemptions=7, swaps=5, tokens_wasted=100, exit_code=3, cached_tokens_by_tier=tiers
+    )
     assert summary.to_json() == (
         '{"rows": 5000, "rows_failed": 3, "rows_resumed": 0, "prompt_tokens": 812345, "completion_tokens": 154000, '
         '"cached_tokens": 332345, "preemptions": 7, "tokens_wasted": 100, '
-        '"seconds": {"load": 2.1, "run": 190.235, "total": 192.5}, "output": "reviews.infer.parquet", "exit_code": 3}'
+        '"seconds": {"load": 2.1, "run": 190.235, "total": 192.5}, "output": "reviews.infer.parquet", "exit_code": 3, '
+        '"swaps": 5, "cached_tokens_by_tier": {"device": 300000, "disk": 32345}}'
     )
 
 
@@ -53,6 +57,15 @@ def test_report_of_a_clean_run() -> None:
         "  generated    154,000 tokens    810 tok/s  26.3 rows/s\n"
         "  time                190.2 s               and 2.1 s to load the model\n"
     )
+
+
+def test_report_tells_of_swaps_and_of_tiers_behind_the_device() -> None:
+    summary = replace(
+        SUMMARY, preemptions=7, swaps=5, tokens_wasted=9, cached_tokens_by_tier={"device": 300_000, "disk": 32_345}
+    )
+    text = printed(summary, [])
+    assert "40% from the prefix cache, 3% from disk\n" in text
+    assert "5 of them swapped, 9 tokens computed again\n" in text
 
 
 def test_report_counts_failures_with_an_example_and_says_what_to_do() -> None:

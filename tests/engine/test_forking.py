@@ -76,6 +76,24 @@ def test_copy_for_one_that_gives_way_in_the_same_step_is_not_made():
     scheduler.check()
 
 
+def test_victim_that_is_about_to_copy_is_swapped_out_from_where_the_copy_comes_from():
+    scheduler = make_scheduler(
+        4, 4, num_host_blocks=9, preemption_mode="swap", scheduling_policy="priority", enable_prefix_caching=False
+    )
+    first = make_sequence(6, priority=1)
+    scheduler.add(first)
+    scheduler.update(scheduler.schedule())
+    second, third = fork(scheduler, first, 2)
+    urgent = make_sequence(7, priority=0)
+    scheduler.add(urgent)
+    output = scheduler.schedule()
+    # The first and the second were to copy block 2, into 3 and 4, when the urgent one took the place of two of them.
+    assert list(output.swapped_out) == [third, second]
+    assert [source for source, _ in output.transfers.out] == [1, 2, 1, 2]
+    assert output.transfers.within == ((2, 3),)
+    assert block_ids(urgent) == [2, 4]
+
+
 def test_copies_come_before_what_the_step_writes():
     scheduler, shadow = make_scheduler(9, 4), ShadowCache(4)
     first = make_sequence(6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -69,9 +70,39 @@ def test_cache_four_times_too_small_wastes_little_with_foresight_and_much_withou
     foresight = run(make_requests(400))
     assert foresight.share_wasted < 0.05
     for victim in ("last", "least-waste"):
-        without = run(make_requests(400), enable_admission_control=False, preemption_victim=victim)
+        without = run(
+            make_requests(400), enable_admission_control=False, preemption_victim=victim, preemption_mode="recompute"
+        )
         assert without.share_wasted > 0.10
         assert foresight.seconds < without.seconds
+
+
+def test_swapping_wastes_nothing_and_auto_is_never_worse_than_the_better():
+    def seconds(costs, mode):
+        config = EngineConfig(max_num_seqs=128, enable_admission_control=False, preemption_mode=mode, swap_space=4.0)
+        result = simulate(make_requests(400), config, 400, costs)
+        assert result.num_preemptions > 0
+        assert (result.num_wasted_tokens == 0) == (result.num_swaps > 0)
+        return result.seconds
+
+    for costs, better in ((COSTS, "swap"), (replace(COSTS, bus_bandwidth=30e6), "recompute")):
+        by_mode = {mode: seconds(costs, mode) for mode in ("recompute", "swap", "auto")}
+        assert min(by_mode, key=by_mode.__getitem__) == better
+        assert by_mode["auto"] == by_mode[better]
+
+
+def test_copies_are_counted_in_the_seconds():
+    config = EngineConfig(max_num_seqs=128, enable_admission_control=False, swap_space=4.0)
+    num_copied = 0
+
+    def count(scheduler, output):
+        nonlocal num_copied
+        num_copied += len(output.transfers.out) + len(output.transfers.back)
+
+    free = simulate(make_requests(400), config, 400, replace(COSTS, bus_bandwidth=float("inf")), on_step=count)
+    result = simulate(make_requests(400), config, 400, COSTS)
+    assert num_copied > 0
+    assert result.seconds - free.seconds == pytest.approx(num_copied * 16 * 23_040 / 8e9)
 
 
 def test_a_limit_far_beyond_what_answers_need_does_not_hold_them_back():

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from infer.engine.cache_tiers import make_cache_manager
 from infer.engine.config import EngineConfig
-from infer.engine.host_tier import HostTier
-from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.scheduler import Scheduler
@@ -26,16 +25,7 @@ def make_scheduler(
 ) -> Scheduler:
     """Without admission control, unless asked for: most cases are about what happens when room runs out."""
     settings = EngineConfig(block_size=block_size, **{"enable_admission_control": False, **config})
-    host_tier = HostTier(num_host_blocks)
-    manager = KVCacheManager(
-        num_blocks,
-        block_size,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        window=window,
-        connector=host_tier if settings.keeps_prefixes_on_host else None,
-        swap_space=host_tier,
-    )
-    return Scheduler(settings, manager)
+    return Scheduler(settings, make_cache_manager(settings, num_blocks, num_host_blocks, window=window))
 
 
 def make_sequence(prompt: int | list[int], *, max_tokens: int = 16, priority: int = 0) -> Sequence:
