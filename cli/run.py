@@ -99,6 +99,22 @@ def run_command(
     enable_prefix_caching: Annotated[
         bool, _fitted(help="reuse shared prefixes [default: on]")
     ] = _DEFAULT.enable_prefix_caching,
+    speculative: Annotated[
+        Literal["auto", "always", "off"], _engine(metavar="NAME", help="guess ahead: auto, always, off")
+    ] = _DEFAULT.speculative,
+    num_speculative_tokens: Annotated[
+        int, _engine(metavar="N", help="most guesses of a sequence in a step")
+    ] = _DEFAULT.num_speculative_tokens,
+    speculative_model: Annotated[
+        str | None, _fitted(metavar="MODEL", help="a smaller one that guesses, not the text itself")
+    ] = None,
+    prompt_lookup_min: Annotated[
+        int, _engine(metavar="N", help="least tokens that must recur for a guess")
+    ] = _DEFAULT.prompt_lookup_min,
+    prompt_lookup_max: Annotated[int, _engine(metavar="N", help="most that are compared")] = _DEFAULT.prompt_lookup_max,
+    max_num_draft_tokens: Annotated[
+        int, _engine(metavar="N", help="most guesses in a step")
+    ] = _DEFAULT.max_num_draft_tokens,
     prepack_linears: Annotated[
         bool, _fitted(help="lay weights out once, on a CPU [default: on]")
     ] = _DEFAULT.prepack_linears,

@@ -20,6 +20,8 @@ TRACE_SCHEMA = pa.schema(
         ("num_free_blocks", pa.int32()),
         ("prefill_tokens", pa.int32()),
         ("decode_tokens", pa.int32()),
+        ("draft_tokens", pa.int32()),
+        ("accepted_tokens", pa.int32()),
         ("recomputed_tokens", pa.int32()),
         ("hit_tokens", pa.int32()),
         ("scheduled", pa.list_(pa.struct([("row", pa.int64()), ("num_tokens", pa.int32())]))),

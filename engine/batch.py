@@ -30,9 +30,9 @@ class Batch:
     """int64 `[1, num_tokens]`"""
     metadata: AttentionMetadata
     logits_indices: torch.Tensor
-    """int64 `[num_sampling]`: the tokens whose logits are needed."""
+    """int64 `[num_logits]`: the tokens whose logits are needed."""
     sampling: tuple[Sequence, ...]
-    """Whose tokens those are."""
+    """Whose tokens those are: of each its last one and its drafts."""
 
 
 def build_batch(output: SchedulerOutput, block_size: int, device: torch.device) -> Batch:
@@ -57,12 +57,17 @@ def build_batch(output: SchedulerOutput, block_size: int, device: torch.device) 
         max_seq_len=int(seq_lens.max()),
         num_decodes=query_lens.count(1),
     )
-    last_tokens = [end - 1 for item, end in zip(items, query_start_loc[1:], strict=True) if item.samples]
+    sampling = [
+        token
+        for item, end in zip(items, query_start_loc[1:], strict=True)
+        if item.samples
+        for token in range(end - 1 - item.num_draft_tokens, end)
+    ]
     return Batch(
         input_ids=torch.tensor([_input_ids(items)], device=device),
         position_ids=torch.from_numpy(position_ids)[None].to(device),
         metadata=metadata,
-        logits_indices=torch.tensor(last_tokens, dtype=torch.long, device=device),
+        logits_indices=torch.tensor(sampling, dtype=torch.long, device=device),
         sampling=tuple(item.sequence for item in items if item.samples),
     )
 
@@ -70,8 +75,9 @@ def build_batch(output: SchedulerOutput, block_size: int, device: torch.device) 
 def _input_ids(items: list[ScheduledSequence]) -> list[int]:
     input_ids: list[int] = []
     for item in items:
-        start = item.sequence.num_computed_tokens
-        input_ids += item.sequence.token_ids[start : start + item.num_tokens]
+        sequence, start = item.sequence, item.sequence.num_computed_tokens
+        input_ids += sequence.token_ids[start : start + item.num_tokens]
+        input_ids += sequence.draft_token_ids[: item.num_draft_tokens]
     return input_ids
 
 

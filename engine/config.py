@@ -11,7 +11,17 @@ _MAX_BLOCK_SIZE = 4096
 """Greater ones share no prefix and waste half of a block a sequence."""
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
+_AT_LEAST_ONE = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_speculative_tokens",
+    "prompt_lookup_min",
+    "max_num_draft_tokens",
+)
+
 PreemptionVictim = Literal["last", "least-waste"]
+Speculative = Literal["auto", "always", "off"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 KVCacheDType = Literal["auto", "int8", "fp8"]
 
@@ -68,13 +78,26 @@ class EngineConfig:
     """Begin a sequence only where there will be room for it until it ends, as far as can be foreseen."""
     preemption_victim: PreemptionVictim = "last"
     """Of those that may have to give way: who came last, or who loses least work."""
+    speculative: Speculative = "auto"
+    """When drafts are computed along: where they are expected to save time, always, or never."""
+    num_speculative_tokens: int = 4
+    """Most drafts of a sequence in a step."""
+    speculative_model: str | None = None
+    """A smaller model of the same vocabulary that proposes the drafts; None looks them up in prompt and answer."""
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 4
+    """Drafts continue an earlier occurrence of the last tokens, at least and at most so many of them."""
+    max_num_draft_tokens: int = 64
+    """Most drafts in a step. They are part of `max_num_batched_tokens` too, which bounds what enters the model and so,
+    since nothing advances by more than it enters, also what a step advances; this bounds the rows of logits that a step
+    has beyond one a sequence."""
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True
     """CPU only: norms, gated and Llama-like layers as fewer kernels."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1: {getattr(self, name)}")
         if self.block_size > _MAX_BLOCK_SIZE:
@@ -90,6 +113,11 @@ class EngineConfig:
             raise ConfigError("max_long_partial_prefills needs long_prefill_token_threshold, which says what is long")
         if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
             raise ConfigError("long_prefill_token_threshold needs chunked prefill", hint="leave chunked prefill on")
+        if self.prompt_lookup_max < self.prompt_lookup_min:
+            raise ConfigError(
+                f"prompt_lookup_max must be at least prompt_lookup_min, {self.prompt_lookup_min}: "
+                f"{self.prompt_lookup_max}"
+            )
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
         self._check_tiers()

@@ -4,47 +4,46 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from infer.engine.attention import ATTENTION_NAME, probe_layers, register
 from infer.engine.batch import build_batch
 from infer.engine.beam_generation import BeamGeneration
 from infer.engine.cache_tiers import make_cache_manager, open_disk_cache
-from infer.engine.cost_model import typical_costs
+from infer.engine.draft_model import load_draft_model, spec_of_both
+from infer.engine.draft_model_proposer import DraftModelProposer
 from infer.engine.errors import ConfigError, RequestError
-from infer.engine.fitting import choose_backend, choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
-from infer.engine.fusion import fuse_kernels
+from infer.engine.fitting import choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
 from infer.engine.generation import GenerationContext
 from infer.engine.host_cache import HostCache
-from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
 from infer.engine.kv_cache_manager import KVCacheManager
-from infer.engine.kv_identity import kv_identity, weights_digest
+from infer.engine.kv_identity import kv_identity
 from infer.engine.model_dtype import dtype_name
-from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
+from infer.engine.network import load_network
+from infer.engine.ngram_proposer import NgramProposer
 from infer.engine.phase_timer import PhaseTimer
-from infer.engine.prepack import prepack_linears
-from infer.engine.request import Choice, Completion, Request
+from infer.engine.request import Choice, Completion, Request, check_prompt
 from infer.engine.sampled_generation import SampledGeneration
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
 from infer.engine.scheduler import Pause, Scheduler
 from infer.engine.seeding import derive_seed
 from infer.engine.sequence import Sequence
+from infer.engine.speculative import NoSpeculation, make_speculation
 from infer.engine.stats import EngineStats
+from infer.engine.step_sampling import sample_runs
 from infer.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import torch
-
     from infer.engine.config import EngineConfig
     from infer.engine.generation import Generation
-    from infer.engine.sampler import SampledToken
     from infer.engine.sampling_params import SamplingParams
+    from infer.engine.sampling_row import SamplingRow
     from infer.engine.scheduler_output import SchedulerOutput
+    from infer.engine.speculative import Proposer, Run, Speculation
     from infer.engine.step_record import StepRecord
 
 
@@ -61,34 +60,16 @@ class Engine:
 
     def __init__(self, config: EngineConfig, report: Callable[[str], None] = lambda line: None) -> None:
         """`report` is told, a line at a time, what takes long: a download, a conversion."""
-        register()
         self.config = config
-        self._device = choose_device(config.device)
-        loaded = load_model(
-            config.model,
-            revision=config.revision,
-            dtype=config.dtype,
-            device=self._device,
-            attn_implementation=ATTENTION_NAME,
-            report=report,
-        )
+        self._report = report
+        self.network = load_network(config.model, config, choose_device(config.device), report, config.revision)
+        loaded = self.network.loaded
         self.model_name = loaded.name
         self.tokenizer = Tokenizer(loaded.tokenizer, loaded.eos_token_ids)
         self.vocab_size: int = loaded.config.vocab_size
-        self._model_config = loaded.config
-        self._report = report
         self.default_sampling_params = from_generation_config(loaded.generation_config.to_diff_dict())
-        layers = tuple(probe_layers(loaded.model, loaded.config))
         self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
-        self._model = loaded.model
-        self._dtype = loaded.dtype
-        self._cache_spec = KVCacheSpec(layers, config.block_size, loaded.dtype, config.kv_cache_dtype)
-        self._backend = choose_backend(config, self._device, self._cache_spec)
-        self._cost_model = typical_costs(self._device.type, loaded.model, self._cache_spec)
-        self._weights_digest = weights_digest(loaded.model) if config.kv_cache_dir is not None else ""
-        # Kernels first: they are recognised by the layers as transformers made them.
-        self.num_fused_kernels = fuse_kernels(loaded.model, self._backend) if config.fuse_kernels else 0
-        self.num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
+        self._draft_model = load_draft_model(config, self.network.device, loaded.tokenizer.get_vocab(), report)
         self._sampler = Sampler(
             vocab_size=self.vocab_size,
             eos_token_ids=self.tokenizer.eos_token_ids,
@@ -99,16 +80,19 @@ class Engine:
         self._generations: dict[int, Generation] = {}
         self._scheduler: Scheduler | None = None
         self._runner: ModelRunner | None = None
+        self._speculation: Speculation = NoSpeculation()
         self._num_finished = self._num_completion_tokens = 0
 
     def describe(self) -> list[str]:
         """What was loaded and on what it runs, a line each."""
-        lines = [
-            f"model {self.model_name}, {dtype_name(self._dtype)} on {self._device}, {self._backend.name} attention, "
-            f"up to {self.max_model_len:,} tokens a row{self._max_model_len_reason}"
-        ]
-        if self._backend.fallback_reason:
-            lines.append(self._backend.fallback_reason)
+        network = self.network
+        kind = f"{dtype_name(network.loaded.dtype)} on {network.device}, {network.backend.name} attention"
+        length = f"up to {self.max_model_len:,} tokens a row{self._max_model_len_reason}"
+        lines = [f"model {self.model_name}, {kind}, {length}"]
+        if self._draft_model is not None:
+            lines.append(f"drafts by {self._draft_model.loaded.name}")
+        if network.backend.fallback_reason:
+            lines.append(network.backend.fallback_reason)
         return lines
 
     def check_sampling_params(self, params: SamplingParams) -> None:
@@ -132,28 +116,27 @@ class Engine:
             ConfigError: there is no memory for it.
         """
         assert self._scheduler is None, "the cache has been fitted already"
-        config, spec = self.config, self._cache_spec
+        config, network, spec = self.config, self.network, self.network.cache_spec
         num_blocks, num_host_blocks = fit_cache_sizes(
             config,
-            spec,
-            self._device,
-            num_step_bytes=num_step_bytes(config, self._model_config, self._dtype),
+            spec_of_both(spec, self._draft_model),
+            network.device,
+            num_step_bytes=num_step_bytes(config, network.config, network.loaded.dtype),
             max_model_len=self.max_model_len,
             num_requests=num_requests,
             max_request_tokens=max_request_tokens,
         )
         # A sequence that outgrew the whole cache could neither go on nor be helped by preempting others.
         self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
-        kv_cache = allocate_kv_cache(spec, num_blocks, self._backend, self._device)
+        kv_cache = network.allocate_kv_cache(num_blocks)
         host_cache = HostCache(kv_cache, num_host_blocks)
-        self._runner = ModelRunner(self._model, kv_cache, host_cache)
-        identity = partial(kv_identity, config, self._model_config, self._weights_digest, kv_cache)
+        self._runner = ModelRunner(network.model, kv_cache, host_cache)
+        identity = partial(kv_identity, config, network.config, network.weights_digest, kv_cache)
         disk_cache = open_disk_cache(config, identity, host_cache, self._report)
         manager = make_cache_manager(config, num_blocks, num_host_blocks, disk_cache, window=spec.window)
-        self._scheduler = Scheduler(config, manager, self._cost_model)
-        size = f"{num_blocks * config.block_size:,} tokens in {num_blocks * spec.num_bytes_per_block / 2**20:,.1f} MiB"
-        blocks = f"{num_blocks:,} block{'' if num_blocks == 1 else 's'} of {config.block_size} tokens"
-        return f"kv cache: {blocks}, {size} of {spec.cache_dtype_name}"
+        self._scheduler = Scheduler(config, manager, network.cost_model)
+        self._speculation = make_speculation(config, self._make_proposer(num_blocks))
+        return f"kv cache: {spec.describe(num_blocks)}"
 
     @property
     def scheduler(self) -> Scheduler:
@@ -173,7 +156,7 @@ class Engine:
         """
         assert request.request_id not in self._generations, f"request id in use: {request.request_id}"
         scheduler = self.scheduler
-        self._check_prompt(request.prompt_token_ids)
+        check_prompt(request.prompt_token_ids, self.vocab_size, self.max_model_len)
         kind = SampledGeneration if request.sampling_params.beam_width is None else BeamGeneration
         generation = kind(request, GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len))
         scheduler.add(generation.root)
@@ -197,11 +180,16 @@ class Engine:
 
     def step(self) -> list[Completion]:
         """Advance the unfinished requests by one step of the model. Returns those that it finished."""
+        with self._timer.phase("draft"):
+            self._speculation.propose(self.scheduler.running)
+        begin = perf_counter()
         with self._timer.phase("schedule"):
             output = self.scheduler.schedule()
-        sampled = self._execute(output)
+        runs = self._execute(output)
         with self._timer.phase("update"):
-            return self._update(output, sampled)
+            completions = self._update(output, runs)
+        self._speculation.observe(runs, output.num_scheduled_tokens, perf_counter() - begin)
+        return completions
 
     def generate(
         self, prompts: Iterable[str | list[int]], sampling_params: SamplingParams | None = None, *, seed: int = 0
@@ -246,72 +234,58 @@ class Engine:
             prompt_tokens_total=scheduler.counters.prompt_tokens,
             completion_tokens_total=self._num_completion_tokens,
             tokens_wasted_total=scheduler.counters.tokens_wasted,
+            draft_tokens_total=scheduler.counters.draft_tokens,
+            accepted_tokens_total=scheduler.counters.accepted_tokens,
             num_steps=scheduler.num_steps,
             seconds=dict(self._timer.seconds),
         )
+
+    def _make_proposer(self, num_blocks: int) -> Proposer:
+        if self._draft_model is None:
+            return NgramProposer(self.config.prompt_lookup_min, self.config.prompt_lookup_max)
+        return DraftModelProposer(self._draft_model, num_blocks, self.config, self._sampler, self._next_row)
+
+    def _next_row(self, sequence: Sequence) -> SamplingRow:
+        return self._generations[sequence.request_id].sampling_rows(sequence)[0]
 
     def _warm_up(self) -> None:
         """Run one token through the network: what is compiled at first use is part of loading, not of the run."""
         block_size = self.config.block_size
         scheduler = Scheduler(self.config, KVCacheManager(1, block_size, enable_prefix_caching=False))
         scheduler.add(Sequence(Request(0, (0,), self.default_sampling_params)))
-        kv_cache = allocate_kv_cache(self._cache_spec, 1, self._backend, self._device)
-        runner = ModelRunner(self._model, kv_cache, HostCache(kv_cache, 0))
-        runner.execute(build_batch(scheduler.schedule(), block_size, self._device))
+        runner = ModelRunner(self.network.model, self.network.allocate_kv_cache(1))
+        runner.execute(build_batch(scheduler.schedule(), block_size, self.network.device))
 
-    def _execute(self, output: SchedulerOutput) -> list[tuple[Sequence, list[SampledToken]]]:
+    def _execute(self, output: SchedulerOutput) -> dict[Sequence, Run]:
         """Run the plan. Returns what was sampled for each sequence that has reached its last token."""
         assert self._runner is not None
         with self._timer.phase("execute"):
             self._runner.copy_before(output)
         if not output.scheduled:
-            return []
+            return {}
         with self._timer.phase("prepare"):
-            batch = build_batch(output, self.config.block_size, self._device)
+            batch = build_batch(output, self.config.block_size, self.network.device)
         with self._timer.phase("execute"):
             logits = self._runner.execute(batch)
             self._runner.copy_after(output)
         with self._timer.phase("sample"):
-            return self._sample(logits, batch.sampling)
+            rows = {each: self._generations[each.request_id].sampling_rows(each) for each in batch.sampling}
+            return sample_runs(self._sampler, logits, rows)
 
-    def _sample(self, logits: torch.Tensor, sequences: Iterable[Sequence]) -> list[tuple[Sequence, list[SampledToken]]]:
-        """`logits` has a row for each of `sequences`, from which several tokens may be drawn."""
-        wanted = [(each, self._generations[each.request_id].sampling_rows(each)) for each in sequences]
-        rows = [row for _, rows in wanted for row in rows]
-        if not rows:
-            return []
-        if len(rows) > len(wanted):
-            logits = logits[[index for index, (_, rows) in enumerate(wanted) for _ in rows]]
-        sampled = iter(self._sampler.sample(logits, rows))
-        return [(sequence, list(islice(sampled, len(rows)))) for sequence, rows in wanted]
-
-    def _update(self, output: SchedulerOutput, sampled: list[tuple[Sequence, list[SampledToken]]]) -> list[Completion]:
-        self.scheduler.update(output)
+    def _update(self, output: SchedulerOutput, runs: dict[Sequence, Run]) -> list[Completion]:
+        self.scheduler.update(output, {each: len(run) - 1 for each, run in runs.items() if each.draft_token_ids})
         _logger.debug("%s", self.scheduler.last_step)
         completions = []
-        for sequence, tokens in sampled:
+        for sequence, run in runs.items():
             generation = self._generations.get(sequence.request_id)
             if generation is None:
                 # Of a request that failed by another of its sequences.
                 continue
             num_before = generation.num_generated_tokens
-            completion = generation.accept(sequence, tokens)
+            completion = generation.accept(sequence, run)
             self._num_completion_tokens += generation.num_generated_tokens - num_before
             if completion is not None:
                 del self._generations[sequence.request_id]
                 completions.append(completion)
         self._num_finished += len(completions)
         return completions
-
-    def _check_prompt(self, token_ids: tuple[int, ...]) -> None:
-        if not token_ids:
-            raise RequestError("empty_prompt", "the prompt has no tokens")
-        if not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
-            raise RequestError("invalid_input", f"token ids must be from 0 to {self.vocab_size - 1}")
-        num_tokens = len(token_ids)
-        if num_tokens >= self.max_model_len:
-            raise RequestError(
-                "prompt_too_long",
-                f"the prompt has {num_tokens:,} tokens, "
-                f"and at most {self.max_model_len - 1:,} leave room for an answer",
-            )

@@ -87,7 +87,8 @@ def fit_model_len(config: EngineConfig, model_config: Any) -> tuple[int, str]:
 def num_step_bytes(config: EngineConfig, model_config: Any, dtype: torch.dtype) -> int:
     """What a full step needs besides weights and cache: activations, logits and their float32 copies. An estimate."""
     activations = config.max_num_batched_tokens * model_config.hidden_size * 32 * dtype.itemsize
-    return int(activations + config.max_num_seqs * model_config.vocab_size * (dtype.itemsize + 3 * 4))
+    num_logits = config.max_num_seqs + (0 if config.speculative == "off" else config.max_num_draft_tokens)
+    return int(activations + num_logits * model_config.vocab_size * (dtype.itemsize + 3 * 4))
 
 
 def fit_cache_sizes(

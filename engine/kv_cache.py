@@ -57,6 +57,12 @@ class KVCacheSpec:
             for layer in self.layers
         )
 
+    def describe(self, num_blocks: int) -> str:
+        """For people: what so many blocks are."""
+        blocks = f"{num_blocks:,} block{'' if num_blocks == 1 else 's'} of {self.block_size} tokens"
+        size = f"{num_blocks * self.num_bytes_per_block / 2**20:,.1f} MiB"
+        return f"{blocks}, {num_blocks * self.block_size:,} tokens in {size} of {self.cache_dtype_name}"
+
     def _num_bytes_per_head(self, size: int) -> int:
         return size * self.cache_dtype.itemsize + (_SCALE_BYTES if self.cache_dtype in LARGEST else 0)
 

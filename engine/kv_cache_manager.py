@@ -126,6 +126,25 @@ class KVCacheManager:
         self._cache_full_blocks(sequence, num_computed + num_new_tokens)
         return True
 
+    def allocate_draft_slots(self, sequence: Sequence, num_new_tokens: int, num_drafts: int) -> int:
+        """Give `sequence` blocks for drafts behind `num_new_tokens` tokens that have theirs, as far as there is room.
+
+        Returns for how many. What they fill does not enter the prefix cache: a draft may turn out wrong.
+        """
+        num_tokens = sequence.num_computed_tokens + num_new_tokens
+        num_blocks = len(sequence.block_table) + self.pool.num_free_blocks
+        num_drafts = min(num_drafts, num_blocks * self.block_size - num_tokens)
+        num_new_blocks = self.num_blocks_for(num_tokens + num_drafts) - len(sequence.block_table)
+        if num_new_blocks > 0:
+            sequence.block_table.extend(self.pool.allocate(num_new_blocks))
+        return num_drafts
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give back the blocks behind the computed tokens: those of wrong drafts."""
+        num_kept = self.num_blocks_for(sequence.num_computed_tokens)
+        self.pool.free(reversed(sequence.block_table[num_kept:]))
+        del sequence.block_table[num_kept:]
+
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, of the same tokens, hold all that `parent` does; who writes first to a block takes a copy."""
         self.pool.touch(parent.block_table[parent.num_passed_blocks :])

@@ -1,4 +1,4 @@
-"""ModelRunner: one plan in, the logits of the rows that sample out. Decides nothing."""
+"""ModelRunner: one plan in, the logits of the tokens that sample out. Decides nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from infer.engine.attention import PagedAttention
+from infer.engine.host_cache import HostCache
 
 if TYPE_CHECKING:
     from infer.engine.batch import Batch
-    from infer.engine.host_cache import HostCache
     from infer.engine.kv_cache import KVCache
     from infer.engine.scheduler_output import SchedulerOutput
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class ModelRunner:
     """Owns the network and the tensors of the KV cache."""
 
-    def __init__(self, model: torch.nn.Module, kv_cache: KVCache, host_cache: HostCache) -> None:
+    def __init__(self, model: torch.nn.Module, kv_cache: KVCache, host_cache: HostCache | None = None) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._host_cache = host_cache
+        self._host_cache = host_cache or HostCache(kv_cache, 0)
 
     def copy_before(self, output: SchedulerOutput) -> None:
         """Make the copies that a step relies on: what it writes over goes to host memory first."""
@@ -35,7 +35,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> torch.Tensor:
-        """Fill the step's slots of the cache. Returns logits `[num_sampling, vocab_size]` in the model's dtype."""
+        """Fill the step's slots of the cache. Returns logits `[num_logits, vocab_size]` in the model's dtype."""
         output = self._model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,

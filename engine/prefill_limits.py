@@ -44,4 +44,4 @@ class PrefillLimits:
         return sum(map(self._is_long, partial)) < self._max_long_partial
 
     def _is_long(self, sequence: Sequence) -> bool:
-        return sequence.num_tokens_with_spec - sequence.num_computed_tokens > self._threshold
+        return sequence.num_tokens - sequence.num_computed_tokens > self._threshold

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from infer.engine.errors import RequestError
+
 if TYPE_CHECKING:
     from infer.engine.sampling_params import SamplingParams
 
@@ -80,3 +82,21 @@ class Completion:
     def num_output_tokens(self) -> int:
         """Of all choices."""
         return sum(len(choice.token_ids) for choice in self.choices)
+
+
+def check_prompt(token_ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> None:
+    """Whether a request can be served at all.
+
+    Raises:
+        RequestError: `empty_prompt`, `prompt_too_long`, or `invalid_input` for tokens that the model does not have.
+    """
+    if not token_ids:
+        raise RequestError("empty_prompt", "the prompt has no tokens")
+    if not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        raise RequestError("invalid_input", f"token ids must be from 0 to {vocab_size - 1}")
+    num_tokens = len(token_ids)
+    if num_tokens >= max_model_len:
+        raise RequestError(
+            "prompt_too_long",
+            f"the prompt has {num_tokens:,} tokens, and at most {max_model_len - 1:,} leave room for an answer",
+        )

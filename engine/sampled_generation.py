@@ -50,28 +50,35 @@ class SampledGeneration:
 
     def sampling_rows(self, sequence: Sequence) -> list[SamplingRow]:
         if self._branches:
-            return [self._branches[sequence].sampling_row]
+            return self._branches[sequence].sampling_row.ahead(sequence.draft_token_ids)
         return [self._row(sequence, branch_index) for branch_index in range(self.root.num_branches)]
 
     def accept(self, sequence: Sequence, sampled: Many[SampledToken]) -> Completion | None:
+        runs = [(sequence, sampled)]
         if not self._branches:
             self._fork()
-            sequences = list(self._branches)
-        else:
-            sequences = [sequence]
-        for each, token in zip(sequences, sampled, strict=True):
-            branch = self._branches[each]
-            if token.error_code is not None:
+            runs = [(branch, [token]) for branch, token in zip(self._branches, sampled, strict=True)]
+        for each, run in runs:
+            error_code = self._extend(self._branches[each], run)
+            if error_code is not None:
                 self.abort()
-                return failed_completion(self, each, token.error_code, self._context.tokenizer)
-            self.num_generated_tokens += 1
-            stop = branch.append(token)
-            if stop is not None:
-                self._end(branch, stop)
+                return failed_completion(self, each, error_code, self._context.tokenizer)
         return None if self._branches else self._completion()
 
     def abort(self) -> None:
         abort_all(self._context.scheduler, self._branches or [self.root])
+
+    def _extend(self, branch: Branch, run: Many[SampledToken]) -> str | None:
+        """Append token by token, until one is the last; those behind it are dropped. Returns why there was none."""
+        for token in run:
+            if token.error_code is not None:
+                return token.error_code
+            self.num_generated_tokens += 1
+            stop = branch.append(token)
+            if stop is not None:
+                self._end(branch, stop)
+                break
+        return None
 
     def _fork(self) -> None:
         tokenizer, scheduler = self._context.tokenizer, self._context.scheduler

@@ -61,7 +61,7 @@ class Sampler:
     def __init__(
         self, *, vocab_size: int, eos_token_ids: Collection[int], encode: Callable[[str], Sequence[int]]
     ) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._encode = encode
         self._compiled: tuple[SamplingParams, LogitsRules | None] | None = None
@@ -85,7 +85,7 @@ class Sampler:
         # Most rows of a job have the job's own parameters: compiled once, and applied to all of them together.
         if self._compiled is None or self._compiled[0] is not params:
             rules = compile_rules(
-                params, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids, encode=self._encode
+                params, vocab_size=self.vocab_size, eos_token_ids=self._eos_token_ids, encode=self._encode
             )
             self._compiled = (params, rules)
         return SamplingRow(

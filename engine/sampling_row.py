@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +51,13 @@ class SamplingRow:
     def is_plain(self) -> bool:
         """Whether the next token is simply the most probable one."""
         return self.rules is None and self.params.is_greedy and not self.params.has_penalties
+
+    def ahead(self, draft_token_ids: Sequence[int]) -> list[SamplingRow]:
+        """This row, and as it will be after each of the drafts if all up to it turn out to be sampled."""
+        if self.is_plain:
+            return [self] * (len(draft_token_ids) + 1)
+        outputs = ([*self.output_token_ids, *draft_token_ids[:end]] for end in range(1, len(draft_token_ids) + 1))
+        return [self, *(replace(self, output_token_ids=output) for output in outputs)]
 
 
 def prompt_vocabulary(params: SamplingParams, prompt_token_ids: Sequence[int]) -> NDArray[np.int64]:

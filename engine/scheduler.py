@@ -1,9 +1,9 @@
 """Scheduler: which tokens of which sequences the next step computes.
 
 There is no prefill phase and no decode phase. A sequence has tokens and computed tokens, and a step hands out tokens so
-that the second catch up with the first; chunked prefill, prefix caching and resumption after a preemption are all that
-one rule. Design: vLLM V1's scheduler; iteration-level scheduling from Orca (OSDI '22), chunked prefill from
-Sarathi-Serve (OSDI '24), paging from PagedAttention (SOSP '23).
+that the second catch up with the first; chunked prefill, prefix caching, resumption after a preemption and speculative
+decoding are all that one rule. Design: vLLM V1's scheduler; iteration-level scheduling from Orca (OSDI '22), chunked
+prefill from Sarathi-Serve (OSDI '24), paging from PagedAttention (SOSP '23).
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from infer.engine.admission import ForesightedAdmission, OpenAdmission
+from infer.engine.invariants import check_invariants
 from infer.engine.preemption import ModeChooser, VictimChooser
 from infer.engine.prefill_limits import PrefillLimits
 from infer.engine.request_queue import FCFSQueue, PriorityQueue
 from infer.engine.sequence import Sequence, SequenceStatus
 from infer.engine.step_plan import StepPlan
-from infer.engine.step_record import SchedulerCounters, StepRecord
+from infer.engine.step_record import SchedulerCounters, record_step
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from infer.engine.admission import Admission
     from infer.engine.config import EngineConfig
     from infer.engine.cost_model import CostModel
     from infer.engine.kv_cache_manager import CachedPrefix, KVCacheManager
     from infer.engine.request_queue import RequestQueue
     from infer.engine.scheduler_output import SchedulerOutput
+    from infer.engine.step_record import StepRecord
 
 _QUEUES: dict[str, type[FCFSQueue | PriorityQueue]] = {"fcfs": FCFSQueue, "priority": PriorityQueue}
 
 
 _CANDIDATES_PER_SEQUENCE = 4
+
+_NONE_ACCEPTED: Mapping[Sequence, int] = {}
 
 
 class Pause(Enum):
@@ -89,26 +95,34 @@ class Scheduler:
         return bool(self.running) or len(self.waiting) > 0
 
     def schedule(self) -> SchedulerOutput:
-        """Plan a step: those running first, then the waiting, where nobody running had to be preempted for room."""
+        """Plan a step: those running first, then the waiting, where nobody running had to be preempted for room. Drafts
+        get what these leave of budget and blocks."""
         plan = StepPlan(0 if self.pause is Pause.ALL else self.config.max_num_batched_tokens)
         self._schedule_running(plan)
         if not plan.preempted and self.pause is Pause.NOTHING:
             self._schedule_waiting(plan)
+        self._schedule_drafts(plan)
         scheduled = plan.scheduled()
         return plan.output(scheduled, self.kv_cache_manager.plan_transfers(scheduled))
 
-    def update(self, output: SchedulerOutput) -> None:
-        """Book what the step computed and copied."""
+    def update(self, output: SchedulerOutput, num_accepted: Mapping[Sequence, int] = _NONE_ACCEPTED) -> None:
+        """Book what the step computed and copied. `num_accepted` of the drafts of a sequence were right, from the first
+        one on; the others' keys and values are left behind in slots that are written again before they are read."""
         before = replace(self.counters)
         self.counters.book_transfers(output.transfers)
         self.kv_cache_manager.commit()
         for item in output.scheduled:
-            self.counters.book(item)
             sequence = item.sequence
-            sequence.num_computed_tokens += item.num_tokens
+            num_right = num_accepted.get(sequence, 0)
+            num_wrong = item.num_draft_tokens - num_right
+            self.counters.book(item, num_right)
+            sequence.num_computed_tokens += item.num_tokens - num_wrong
+            if sequence.draft_token_ids:
+                sequence.draft_token_ids.clear()
+                self.kv_cache_manager.trim(sequence)
             sequence.max_computed_tokens = max(sequence.num_computed_tokens, sequence.max_computed_tokens)
         self.num_steps += 1
-        self.last_step = self._record(output, before)
+        self.last_step = record_step(self, output, before)
 
     def fork(self, sequence: Sequence, branch_index: int) -> Sequence:
         """A second sequence with the tokens of an unfinished one, which goes its own way from here on.
@@ -138,57 +152,9 @@ class Scheduler:
         self.kv_cache_manager.free(sequence)
         sequence.status = SequenceStatus.FINISHED
 
-    def _record(self, output: SchedulerOutput, before: SchedulerCounters) -> StepRecord:
-        pool, counters = self.kv_cache_manager.pool, self.counters
-        events = pool.take_events()
-        return StepRecord(
-            step=self.num_steps,
-            scheduled=tuple((item.sequence.request_id, item.num_tokens) for item in output.scheduled),
-            preempted=tuple((victim.request_id, other.request_id) for victim, other in output.preempted.items()),
-            swapped_out=tuple(sequence.request_id for sequence in output.swapped_out),
-            swapped_in=tuple(sequence.request_id for sequence in output.swapped_in),
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
-            num_free_blocks=pool.num_free_blocks,
-            prefill_tokens=counters.prefill_tokens - before.prefill_tokens,
-            decode_tokens=counters.decode_tokens - before.decode_tokens,
-            recomputed_tokens=counters.tokens_wasted - before.tokens_wasted,
-            hit_tokens=output.num_hit_tokens,
-            blocks_to_host=len(output.transfers.out) + len(output.transfers.filled),
-            blocks_from_host=len(output.transfers.back),
-            given_blocks=tuple(events.given),
-            freed_blocks=tuple(events.freed),
-            evicted_blocks=tuple(events.evicted),
-        )
-
     def check(self) -> None:
         """Verify the invariants that span scheduler and cache; for tests."""
-        pool = self.kv_cache_manager.pool
-        pool.check()
-        assert len(self.running) <= self.config.max_num_seqs, len(self.running)
-        references: dict[int, int] = {}
-        sharers: dict[int, set[int]] = {}
-        for sequence in self.running:
-            assert sequence.status is SequenceStatus.RUNNING, sequence
-            assert sequence.num_computed_tokens <= sequence.num_tokens, sequence
-            expected = self.kv_cache_manager.num_blocks_for(sequence.num_computed_tokens)
-            assert len(sequence.block_table) == expected, sequence
-            for block in sequence.block_table[sequence.num_passed_blocks :]:
-                references[block.block_id] = references.get(block.block_id, 0) + 1
-                assert block.ref_cnt >= references[block.block_id], (block, sequence)
-            if sequence.num_computed_tokens % self.kv_cache_manager.block_size:
-                sharers.setdefault(sequence.block_table[-1].block_id, set()).add(sequence.request_id)
-        for block_id, requests in sharers.items():
-            assert len(requests) == 1, f"block {block_id} is partial, and held by the requests {requests}"
-        for sequence in self.waiting:
-            is_swapped = sequence.status is SequenceStatus.SWAPPED
-            assert is_swapped or sequence.status is SequenceStatus.WAITING, sequence
-            assert not sequence.block_table, f"waiting and holding blocks: {sequence}"
-            expected = self.kv_cache_manager.num_blocks_for(sequence.num_computed_tokens)
-            assert len(sequence.host_blocks) == expected, sequence
-            assert bool(expected) == is_swapped, sequence
-        self.kv_cache_manager.check_copies(self.waiting)
-        assert pool.num_free_blocks == pool.num_blocks - len(references), (pool.num_free_blocks, references)
+        check_invariants(self)
 
     def _schedule_running(self, plan: StepPlan) -> None:
         num_long = self._prefills.count_long(self.running)
@@ -197,7 +163,7 @@ class Scheduler:
                 return
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
-            left = sequence.num_tokens_with_spec - sequence.num_computed_tokens
+            left = sequence.num_tokens - sequence.num_computed_tokens
             if sequence.awaits_choice:
                 assert left == 0, sequence
                 continue
@@ -205,6 +171,22 @@ class Scheduler:
             num_long -= num_new_tokens < left
             if self._make_room(sequence, num_new_tokens, plan):
                 plan.add(sequence, num_new_tokens)
+
+    def _schedule_drafts(self, plan: StepPlan) -> None:
+        """Last of all, so that a draft displaces no token and preempts nobody. Those that get nothing are dropped."""
+        left = self.config.max_num_draft_tokens
+        for sequence in self.running:
+            if not sequence.draft_token_ids:
+                continue
+            num_tokens = plan.num_tokens_of(sequence)
+            num_drafts = 0
+            if num_tokens and sequence.num_computed_tokens + num_tokens == sequence.num_tokens:
+                wanted = sequence.num_tokens_with_spec - sequence.num_tokens
+                num_drafts = min(wanted, sequence.max_draft_tokens, plan.token_budget, left)
+                num_drafts = self.kv_cache_manager.allocate_draft_slots(sequence, num_tokens, num_drafts)
+                plan.add_drafts(sequence, num_drafts)
+                left -= num_drafts
+            del sequence.draft_token_ids[num_drafts:]
 
     def _make_room(self, sequence: Sequence, num_new_tokens: int, plan: StepPlan) -> bool:
         """Give a running sequence its blocks, at the cost of those served after it. False where it gave way itself."""
@@ -240,7 +222,7 @@ class Scheduler:
         prefix = manager.find_cached_prefix(sequence)
         if manager.will_be_cached_by(sequence, plan.unfinished_prefills, manager.num_blocks_for(prefix.num_tokens)):
             return _Outcome.PASSED_OVER
-        left = sequence.num_tokens_with_spec - prefix.num_tokens
+        left = sequence.num_tokens - prefix.num_tokens
         num_new_tokens = self._prefills.cut(left, plan.token_budget, 1)
         if num_new_tokens < left:
             if not self.config.enable_chunked_prefill:
@@ -301,6 +283,7 @@ class Scheduler:
         """Take the blocks of a running sequence. When its turn comes, its tokens are copied back or computed again."""
         self.running.remove(sequence)
         plan.preempt(sequence, beneficiary)
+        sequence.draft_token_ids.clear()
         if self._modes.swaps(sequence) and self.kv_cache_manager.swap_out(sequence):
             sequence.status = SequenceStatus.SWAPPED
             plan.swapped_out.append(sequence)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSequence:
-    """`num_tokens` tokens of `sequence`, from its first not yet computed one on, enter the model."""
+    """`num_tokens` tokens of `sequence`, from its first not yet computed one on, enter the model: its drafts too, where
+    the step gets as far as these. To be asked before the step is booked."""
 
     sequence: Sequence
     num_tokens: int
@@ -21,7 +22,11 @@ class ScheduledSequence:
     @property
     def samples(self) -> bool:
         """Whether the step reaches the sequence's last token, whose logits give the next."""
-        return self.sequence.num_computed_tokens + self.num_tokens == self.sequence.num_tokens
+        return self.sequence.num_computed_tokens + self.num_tokens >= self.sequence.num_tokens
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return max(0, self.sequence.num_computed_tokens + self.num_tokens - self.sequence.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ class Sequence:
     """Tokens of one request and how far the cache has got with them. Changed by the scheduler and its cache manager; a
     sampled token is appended by its generation.
 
-    token_ids   |----- prompt -----|-- generated --|
+    token_ids   |----- prompt -----|-- generated --| drafts |
                 |---- num_computed_tokens ---|     what is left, a step hands out
+
+    Drafts are guesses at what comes next: computed like tokens, and kept where they turn out to be what is sampled.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "branch_index",
+        "draft_token_ids",
         "host_blocks",
         "max_computed_tokens",
         "max_output_tokens",
@@ -66,6 +69,8 @@ class Sequence:
         """Computed to its last token, but the next is chosen together with others that are not."""
         self.token_ids = list(request.prompt_token_ids)
         self.output_token_ids: list[int] = []
+        self.draft_token_ids: list[int] = []
+        """Proposed before a step, cut by its plan to what it computes, gone after it."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None
@@ -99,8 +104,16 @@ class Sequence:
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """What the cache has to catch up with. Draft tokens will be counted here."""
-        return len(self.token_ids)
+        """What the cache has to catch up with."""
+        return len(self.token_ids) + len(self.draft_token_ids)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Drafts that can be of use: a step samples one token more than it has drafts, and the answer has a limit. None
+        where the next token is not simply drawn: of beams, and of what is about to be forked."""
+        if self.num_branches > 1 or self.request.sampling_params.beam_width is not None:
+            return 0
+        return self.max_output_tokens - len(self.output_token_ids) - 1
 
     def fork(self, branch_index: int) -> Sequence:
         """Another of the same tokens, with nothing in the cache."""

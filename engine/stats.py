@@ -44,9 +44,13 @@ class EngineStats:
     completion_tokens_total: int = 0
     tokens_wasted_total: int = 0
     """Computed again because of a preemption."""
+    draft_tokens_total: int = 0
+    """Guesses that were computed."""
+    accepted_tokens_total: int = 0
+    """Of these, those that were right."""
     num_steps: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall time by phase: schedule, prepare, execute, sample, update."""
+    """Wall time by phase: draft, schedule, prepare, execute, sample, update."""
 
     @property
     def kv_cache_usage(self) -> float:

@@ -35,6 +35,12 @@ class StepPlan:
         if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
             self.unfinished_prefills.append(sequence)
 
+    def add_drafts(self, sequence: Sequence, num_tokens: int) -> None:
+        """Behind the tokens of a sequence that is scheduled to its last one."""
+        assert num_tokens <= self.token_budget, (sequence, num_tokens, self.token_budget)
+        self._scheduled[sequence] += num_tokens
+        self.token_budget -= num_tokens
+
     def num_tokens_of(self, sequence: Sequence) -> int:
         """Of a sequence that may not be scheduled at all."""
         return self._scheduled.get(sequence, 0)

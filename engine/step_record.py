@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from infer.engine.scheduler_output import ScheduledSequence, Transfers
+    from infer.engine.scheduler import Scheduler
+    from infer.engine.scheduler_output import ScheduledSequence, SchedulerOutput, Transfers
 
 
 @dataclass(slots=True)
@@ -30,13 +31,17 @@ class SchedulerCounters:
     """Prompt tokens that were computed, the first time."""
     decode_tokens: int = 0
     """Generated tokens that were computed, the first time."""
+    draft_tokens: int = 0
+    """Guesses that were computed. All that entered the model is one of the four: prefill, decode, draft, wasted."""
+    accepted_tokens: int = 0
+    """Drafts that were what was sampled. An answer that ends on one drops the others behind it."""
 
-    def book(self, item: ScheduledSequence) -> None:
+    def book(self, item: ScheduledSequence, num_accepted: int) -> None:
         """Count what was computed of a sequence, before its own figures are moved on."""
         sequence = item.sequence
         start, end, reached = (
             sequence.num_computed_tokens,
-            sequence.num_computed_tokens + item.num_tokens,
+            sequence.num_computed_tokens + item.num_tokens - item.num_draft_tokens,
             sequence.max_computed_tokens,
         )
         num_prompt_tokens = sequence.num_prompt_tokens
@@ -45,6 +50,8 @@ class SchedulerCounters:
         self.tokens_wasted += first_new - start
         self.prefill_tokens += num_prefill_tokens
         self.decode_tokens += end - first_new - num_prefill_tokens
+        self.draft_tokens += item.num_draft_tokens
+        self.accepted_tokens += num_accepted
         self.prompt_tokens += min(max(end, reached), num_prompt_tokens) - min(reached, num_prompt_tokens)
 
     def book_transfers(self, transfers: Transfers) -> None:
@@ -67,6 +74,9 @@ class StepRecord:
     num_free_blocks: int
     prefill_tokens: int
     decode_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
+    """Drafts that were right."""
     recomputed_tokens: int
     hit_tokens: int
     """Tokens that the prefix cache gave to requests begun, or begun again, in this step."""
@@ -90,6 +100,8 @@ class StepRecord:
             f"tokens {self.prefill_tokens} prefill {self.decode_tokens} decode {self.recomputed_tokens} again "
             f"{self.hit_tokens} cached",
         ]
+        if self.draft_tokens:
+            parts.append(f"drafts {self.draft_tokens}, {self.accepted_tokens} right")
         alone = [request for request, num_tokens in self.scheduled if num_tokens == 1]
         chunks = [f"{request}:{num_tokens}" for request, num_tokens in self.scheduled if num_tokens != 1]
         if alone:
@@ -112,6 +124,33 @@ class StepRecord:
             if blocks:
                 parts.append(f"{name} {ranges(blocks)}")
         return "; ".join([*parts, f"free {self.num_free_blocks}"])
+
+
+def record_step(scheduler: Scheduler, output: SchedulerOutput, before: SchedulerCounters) -> StepRecord:
+    """Of the step that `scheduler` has just booked; `before` is what its counters were before that."""
+    pool, counters = scheduler.kv_cache_manager.pool, scheduler.counters
+    events = pool.take_events()
+    return StepRecord(
+        step=scheduler.num_steps,
+        scheduled=tuple((item.sequence.request_id, item.num_tokens) for item in output.scheduled),
+        preempted=tuple((victim.request_id, other.request_id) for victim, other in output.preempted.items()),
+        swapped_out=tuple(sequence.request_id for sequence in output.swapped_out),
+        swapped_in=tuple(sequence.request_id for sequence in output.swapped_in),
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
+        num_free_blocks=pool.num_free_blocks,
+        prefill_tokens=counters.prefill_tokens - before.prefill_tokens,
+        decode_tokens=counters.decode_tokens - before.decode_tokens,
+        draft_tokens=counters.draft_tokens - before.draft_tokens,
+        accepted_tokens=counters.accepted_tokens - before.accepted_tokens,
+        recomputed_tokens=counters.tokens_wasted - before.tokens_wasted,
+        hit_tokens=output.num_hit_tokens,
+        blocks_to_host=len(output.transfers.out) + len(output.transfers.filled),
+        blocks_from_host=len(output.transfers.back),
+        given_blocks=tuple(events.given),
+        freed_blocks=tuple(events.freed),
+        evicted_blocks=tuple(events.evicted),
+    )
 
 
 def ranges(numbers: Iterable[int]) -> str:

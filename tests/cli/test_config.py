@@ -137,6 +137,21 @@ def test_tiers_reach_the_engine():
     assert config.engine == EngineConfig(kv_cache_dir="kv", kv_cache_dir_size=2.0)
 
 
+def test_speculation_reaches_the_engine():
+    config = parse(
+        *("a.jsonl", "--speculative", "always", "--num-speculative-tokens", "6", "--speculative-model", "small"),
+        *("--prompt-lookup-min", "1", "--prompt-lookup-max", "3", "--max-num-draft-tokens", "32"),
+    )
+    assert config.engine == EngineConfig(
+        speculative="always",
+        num_speculative_tokens=6,
+        speculative_model="small",
+        prompt_lookup_min=1,
+        prompt_lookup_max=3,
+        max_num_draft_tokens=32,
+    )
+
+
 def test_flag_wins_over_environment_and_environment_over_default(monkeypatch):
     monkeypatch.setenv("INFER_MAX_NUM_SEQS", "8")
     monkeypatch.setenv("INFER_GPU_MEMORY_UTILIZATION", "0.5")

@@ -41,3 +41,22 @@ def test_chunk_that_does_not_end_its_prompt_asks_for_no_logits():
     batch = build_batch(scheduler.schedule(), 4, torch.device("cpu"))
     assert batch.sampling == ()
     assert batch.logits_indices.shape == (0,)
+
+
+def test_drafts_stand_behind_the_last_token_and_all_of_them_ask_for_logits():
+    scheduler = make_scheduler(16, 4)
+    drafted, plain = make_sequence([10, 11, 12]), make_sequence([20, 21])
+    scheduler.add(drafted)
+    scheduler.add(plain)
+    run_step(scheduler)
+    drafted.draft_token_ids = [30, 31]
+    batch = build_batch(scheduler.schedule(), 4, torch.device("cpu"))
+    assert batch.input_ids.tolist() == [[7, 7, 30, 31]]
+    assert batch.position_ids.tolist() == [[2, 3, 4, 5]]
+    # plain: block 2; drafted: blocks 1 and 3
+    assert batch.metadata.slot_mapping.tolist() == [10, 7, 12, 13]
+    assert batch.metadata.query_start_loc.tolist() == [0, 1, 4]
+    assert batch.metadata.seq_lens.tolist() == [3, 6]
+    assert batch.metadata.num_decodes == 1
+    assert batch.logits_indices.tolist() == [0, 1, 2, 3]
+    assert batch.sampling == (plain, drafted)

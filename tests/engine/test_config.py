@@ -16,6 +16,13 @@ from infer.engine.errors import ConfigError
         ({"block_size": 0}, "block_size must be at least 1: 0"),
         ({"num_blocks": 0}, "num_blocks must be at least 1: 0"),
         ({"max_model_len": 0}, "max_model_len must be at least 1: 0"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be at least 1: 0"),
+        ({"max_num_draft_tokens": 0}, "max_num_draft_tokens must be at least 1: 0"),
+        ({"prompt_lookup_min": 0}, "prompt_lookup_min must be at least 1: 0"),
+        (
+            {"prompt_lookup_min": 3, "prompt_lookup_max": 2},
+            "prompt_lookup_max must be at least prompt_lookup_min, 3: 2",
+        ),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must not be negative: -1"),
         ({"memory_utilization": 0.0}, "memory_utilization must be above 0 and at most 1: 0.0"),
         ({"memory_utilization": 1.1}, "memory_utilization must be above 0 and at most 1: 1.1"),

@@ -124,7 +124,7 @@ def test_logprobs_come_with_every_token_and_with_the_alternatives(folder):
 def test_nan_logits_of_one_row_fail_that_row_alone(folder):
     engine = make_engine(folder, enable_prefix_caching=False)
     expected = engine.generate([[5, 6], [8, 9]], greedy())
-    embedding = engine._model.get_input_embeddings()
+    embedding = engine.network.model.get_input_embeddings()
     with torch.no_grad():
         embedding.weight[300] = torch.nan
     completions = engine.generate([[5, 6], [300, 7], [8, 9]], greedy())
@@ -158,7 +158,7 @@ def test_stats_count_every_token_once(folder):
     assert stats.completion_tokens_total == sum(len(completion.token_ids) for completion in completions) == 80
     assert stats.num_requests_finished == 4
     assert stats.prefix_cache_queries == 80
-    assert set(stats.seconds) == {"schedule", "prepare", "execute", "sample", "update"}
+    assert set(stats.seconds) == {"draft", "schedule", "prepare", "execute", "sample", "update"}
     assert stats.kv_cache_usage == 0.0
 
 

@@ -57,8 +57,8 @@ def test_output_does_not_depend_on_the_swaps(tmp_path, model_type, dtype):
         )
         engine = Engine(config)
         can_prepack = dtype == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        assert (engine.num_prepacked_linears > 0) == (prepack_linears and can_prepack)
-        assert (engine.num_fused_kernels > 0) == fuse_kernels
+        assert (engine.network.num_prepacked_linears > 0) == (prepack_linears and can_prepack)
+        assert (engine.network.num_fused_kernels > 0) == fuse_kernels
         # Longer than the window of 24 tokens.
         return engine.generate([[5, 6, 7], list(range(8, 48))], params)
 

@@ -62,3 +62,26 @@ def test_row_is_plain_when_the_most_probable_token_is_taken(params: dict[str, An
     sampling_params = SamplingParams(**params)
     row = SamplingRow(sampling_params, [], 0, compiled(**params), prompt_vocabulary(sampling_params, []))
     assert row.is_plain is plain
+
+
+def row(params: SamplingParams, output: list[int]) -> SamplingRow:
+    return SamplingRow(params, output, 7, None, prompt_vocabulary(params, ()))
+
+
+def test_row_ahead_counts_the_drafts_as_output() -> None:
+    ahead = row(SamplingParams(temperature=1.0), [4]).ahead([5, 6])
+    assert [list(each.output_token_ids) for each in ahead] == [[4], [4, 5], [4, 5, 6]]
+    assert {each.seed for each in ahead} == {7}
+
+
+def test_row_ahead_of_drafts_sees_what_is_appended_later() -> None:
+    output = [4]
+    first, _ = row(SamplingParams(temperature=1.0), output).ahead([5])
+    output.append(9)
+    assert list(first.output_token_ids) == [4, 9]
+
+
+def test_plain_row_is_its_own_row_ahead() -> None:
+    plain = row(SamplingParams(temperature=0.0), [4])
+    assert all(each is plain for each in plain.ahead([5, 6]))
+    assert len(plain.ahead([5, 6])) == 3

@@ -37,6 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "long_prefill_token_threshold": st.integers(1, 20),
                 "max_num_partial_prefills": st.integers(0, 2),
                 "max_long_partial_prefills": st.integers(0, 2),
+                "max_num_draft_tokens": st.integers(1, 8),
             }
         ),
     )
@@ -63,10 +64,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.unfinished.append(sequence)
 
     @precondition(lambda self: self.unfinished)
-    @rule(token=st.integers(0, 2), awaiting=st.sets(st.integers(0, 3)))
-    def step(self, token, awaiting):
+    @rule(
+        token=st.integers(0, 2),
+        awaiting=st.sets(st.integers(0, 3)),
+        drafts=st.lists(st.integers(0, 2), max_size=4),
+    )
+    def step(self, token, awaiting, drafts):
         is_stuck = all(each.awaits_choice for each in self.unfinished)
-        output = run_step(self.scheduler, lambda each: None if each.arrival % 4 in awaiting else token, self.shadow)
+        output = run_step(
+            self.scheduler,
+            lambda each: None if each.arrival % 4 in awaiting else token,
+            self.shadow,
+            lambda each: [] if each.arrival % 4 in awaiting else list(drafts),
+        )
         assert output.num_scheduled_tokens > 0 or is_stuck or self.scheduler.pause is not Pause.NOTHING
         self.forget_finished()
 

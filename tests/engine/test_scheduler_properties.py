@@ -29,6 +29,7 @@ requests = st.lists(st.tuples(prompts, st.integers(1, 6), st.integers(0, 8), st.
     pause_at=st.integers(0, 20),
     pause=st.sampled_from(Pause),
     admission=st.booleans(),
+    drafts=st.lists(st.integers(0, 2), max_size=5),
 )
 def test_every_request_ends_and_every_block_comes_back(
     requests,
@@ -45,6 +46,7 @@ def test_every_request_ends_and_every_block_comes_back(
     pause_at,
     pause,
     admission,
+    drafts,
 ):
     longest = max(len(prompt) + max_tokens for prompt, max_tokens, *_ in requests)
     scheduler = make_scheduler(
@@ -77,7 +79,9 @@ def test_every_request_ends_and_every_block_comes_back(
             scheduler.abort(sequences[0])
         scheduler.pause = pause if step == pause_at else Pause.NOTHING
         if scheduler.has_unfinished():
-            output = run_step(scheduler, lambda sequence: len(sequence.output_token_ids) % 3, shadow)
+            output = run_step(
+                scheduler, lambda sequence: len(sequence.output_token_ids) % 3, shadow, lambda _: list(drafts)
+            )
             is_paused = scheduler.pause is not Pause.NOTHING
             assert output.num_scheduled_tokens > 0 or is_paused, "an unfinished request and nothing scheduled"
         step += 1

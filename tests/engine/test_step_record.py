@@ -27,6 +27,8 @@ def test_step_tells_who_got_what():
         num_free_blocks=5,
         prefill_tokens=9,
         decode_tokens=0,
+        draft_tokens=0,
+        accepted_tokens=0,
         recomputed_tokens=0,
         hit_tokens=0,
         given_blocks=(1, 2, 3),
@@ -43,6 +45,8 @@ def test_step_tells_who_got_what():
         num_free_blocks=6,
         prefill_tokens=0,
         decode_tokens=1,
+        draft_tokens=0,
+        accepted_tokens=0,
         recomputed_tokens=0,
         hit_tokens=0,
         given_blocks=(),
@@ -93,6 +97,20 @@ def test_step_tells_of_hits_and_evictions():
     assert sorted(record(scheduler).evicted_blocks) == [1, 2]
 
 
+def test_step_tells_drafts_from_tokens_and_right_ones_from_wrong_ones():
+    scheduler = make_scheduler(8, 4)
+    sequence = make_sequence(6, max_tokens=9)
+    scheduler.add(sequence)
+    run_step(scheduler)
+    run_step(scheduler, propose=lambda _: [7, 7, 3, 7])
+    step = scheduler.last_step
+    assert (step.decode_tokens, step.draft_tokens, step.accepted_tokens) == (1, 4, 2)
+    assert step.scheduled == ((sequence.request_id, 5),)
+    # The wrong ones had begun a third block.
+    assert (step.given_blocks, step.freed_blocks, step.num_free_blocks) == ((3,), (), 5)
+    assert sequence.output_token_ids == [7, 7, 7, 7]
+
+
 def test_counters_are_the_sums_of_the_steps():
     scheduler = make_scheduler(6, 2, max_num_batched_tokens=5)
     for length in (7, 3, 5, 4):
@@ -125,6 +143,8 @@ def test_line_tells_all_of_it():
         num_free_blocks=11,
         prefill_tokens=50,
         decode_tokens=3,
+        draft_tokens=8,
+        accepted_tokens=5,
         recomputed_tokens=10,
         hit_tokens=32,
         given_blocks=(4, 5, 6),
@@ -132,6 +152,7 @@ def test_line_tells_all_of_it():
         evicted_blocks=(5,),
     )
     assert str(step) == (
-        "step 7; running 4 waiting 2; tokens 50 prefill 3 decode 10 again 32 cached; one each 1-3; chunks 5:60; "
-        "preempted 4, no room for 1; preempted 9, no room for itself; given 4-6; freed 2,9; evicted 5; free 11"
+        "step 7; running 4 waiting 2; tokens 50 prefill 3 decode 10 again 32 cached; drafts 8, 5 right; one each 1-3; "
+        "chunks 5:60; preempted 4, no room for 1; preempted 9, no room for itself; given 4-6; freed 2,9; evicted 5; "
+        "free 11"
     )

@@ -47,7 +47,8 @@ def block_ids(sequence: Sequence) -> list[int]:
 class ShadowCache:
     """What a model would have written into the slots of the cache: for each, the tokens up to its own.
 
-    A step that reads another token's slot anywhere would generate something else.
+    A step that reads another token's slot anywhere would generate something else, and so would one that reads a draft
+    which turned out wrong.
     """
 
     def __init__(self, block_size: int, window: int = 0) -> None:
@@ -81,33 +82,60 @@ class ShadowCache:
                 slot = self._slot(item.sequence, position)
                 assert slot not in written, f"two tokens in slot {slot}"
                 written.add(slot)
-                self._slots[slot] = tuple(item.sequence.token_ids[: position + 1])
+                self._slots[slot] = _tokens_to(item.sequence, position)
         for item in output.scheduled:
             first_seen = max(0, item.sequence.num_computed_tokens + 1 - self._window) if self._window else 0
             for position in range(first_seen, item.sequence.num_computed_tokens + item.num_tokens):
                 found = self._slots.get(self._slot(item.sequence, position))
-                assert found == tuple(item.sequence.token_ids[: position + 1]), (item.sequence, position, found)
+                assert found == _tokens_to(item.sequence, position), (item.sequence, position, found)
 
     def _slot(self, sequence: Sequence, position: int) -> int:
         block = sequence.block_table[position // self._block_size]
         return block.block_id * self._block_size + position % self._block_size
 
 
+def _tokens_to(sequence: Sequence, position: int) -> tuple[int, ...]:
+    return (*sequence.token_ids, *sequence.draft_token_ids)[: position + 1]
+
+
+def draw_run(sequence: Sequence, sample: Callable[[Sequence], int | None]) -> list[int | None]:
+    """What a step draws for `sequence`: a token, and one more for each draft that was right. Nothing is changed."""
+    num_tokens, num_outputs = sequence.num_tokens, len(sequence.output_token_ids)
+    run: list[int | None] = []
+    for draft in (*sequence.draft_token_ids, -1):
+        token_id = sample(sequence)
+        run.append(token_id)
+        if token_id is None or token_id != draft:
+            break
+        sequence.append(token_id)
+    del sequence.token_ids[num_tokens:], sequence.output_token_ids[num_outputs:]
+    return run
+
+
 def run_step(
     scheduler: Scheduler,
     sample: Callable[[Sequence], int | None] = lambda sequence: 7,
     shadow: ShadowCache | None = None,
+    propose: Callable[[Sequence], list[int]] = lambda sequence: [],
 ) -> SchedulerOutput:
-    """One step, checked before and after; a sequence for which `sample` gives None has to await its token."""
+    """One step, checked before and after; a sequence for which `sample` gives None has to await its token.
+
+    Drafts are proposed for all that run, also where they can be of no use.
+    """
+    for sequence in scheduler.running:
+        sequence.draft_token_ids = propose(sequence)
     output = scheduler.schedule()
     assert output.num_scheduled_tokens <= scheduler.config.max_num_batched_tokens
+    assert sum(item.num_draft_tokens for item in output.scheduled) <= scheduler.config.max_num_draft_tokens
     assert len(output.scheduled) <= scheduler.config.max_num_seqs
     if shadow is not None:
         shadow.execute(output)
-    sampling = [item.sequence for item in output.scheduled if item.samples]
-    scheduler.update(output)
-    for sequence in sampling:
-        choose(scheduler, sequence, sample(sequence))
+    runs = {item.sequence: draw_run(item.sequence, sample) for item in output.scheduled if item.samples}
+    scheduler.update(output, {sequence: len(run) - 1 for sequence, run in runs.items()})
+    for sequence, run in runs.items():
+        for token_id in run:
+            choose(scheduler, sequence, token_id)
+        assert len(sequence.output_token_ids) <= sequence.max_output_tokens, "drafts beyond the end of the answer"
     scheduler.check()
     return output
 

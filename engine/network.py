@@ -1,0 +1,84 @@
+"""A model made ready for steps: probed, its layers swapped for faster ones, with what its cache must be like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from infer.engine.attention import ATTENTION_NAME, probe_layers, register
+from infer.engine.cost_model import typical_costs
+from infer.engine.fitting import choose_backend
+from infer.engine.fusion import fuse_kernels
+from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
+from infer.engine.kv_identity import weights_digest
+from infer.engine.model_loader import load_model
+from infer.engine.prepack import prepack_linears
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from infer.engine.config import EngineConfig
+    from infer.engine.cost_model import CostModel
+    from infer.engine.kv_cache import KVCache
+    from infer.engine.model_loader import LoadedModel
+    from infer.kernels.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A loaded model and how it is run."""
+
+    loaded: LoadedModel
+    device: torch.device
+    cache_spec: KVCacheSpec
+    backend: Backend
+    num_fused_kernels: int
+    num_prepacked_linears: int
+    cost_model: CostModel
+    weights_digest: str
+    """Of the weights as they were loaded; empty where nothing outlasts the run."""
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self.loaded.model
+
+    @property
+    def config(self) -> Any:
+        """transformers' config of the model."""
+        return self.loaded.config
+
+    def allocate_kv_cache(self, num_blocks: int) -> KVCache:
+        """Zero-filled, with so many usable blocks."""
+        return allocate_kv_cache(self.cache_spec, num_blocks, self.backend, self.device)
+
+
+def load_network(
+    name: str, config: EngineConfig, device: torch.device, report: Callable[[str], None], revision: str | None = None
+) -> Network:
+    """Load the model that `name` stands for, as `config` says. `report` is told what takes long.
+
+    Raises:
+        ModelError: it cannot be found, read or run exactly.
+        ConfigError: a setting that cannot work with it.
+    """
+    register()
+    loaded = load_model(
+        name,
+        revision=revision,
+        dtype=config.dtype,
+        device=device,
+        attn_implementation=ATTENTION_NAME,
+        report=report,
+    )
+    layers = tuple(probe_layers(loaded.model, loaded.config))
+    spec = KVCacheSpec(layers, config.block_size, loaded.dtype, config.kv_cache_dtype)
+    backend = choose_backend(config, device, spec)
+    # Of the weights as they are, before some are laid out anew.
+    costs = typical_costs(device.type, loaded.model, spec)
+    digest = weights_digest(loaded.model) if config.kv_cache_dir is not None else ""
+    # Kernels first: they are recognised by the layers as transformers made them.
+    num_fused_kernels = fuse_kernels(loaded.model, backend) if config.fuse_kernels else 0
+    num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
+    return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, costs, digest)
