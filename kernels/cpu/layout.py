@@ -64,11 +64,11 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def addresses_and_format(pages: KVPages) -> tuple[int, int, int, int, int]:
+def addresses_and_format(pages: KVPages) -> tuple[int, ...]:
     """Of keys, values and their scales, 0 where there are none; then what the elements are."""
     tensors = (pages.key, pages.value, pages.key_scales, pages.value_scales)
     addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-    return (*addresses, _FORMATS.get(pages.key.dtype, AS_COMPUTED))  # type: ignore[return-value]
+    return (*addresses, _FORMATS.get(pages.key.dtype, AS_COMPUTED))
 
 
 _FORMATS = {torch.int8: INT8, torch.float8_e4m3fn: FP8}

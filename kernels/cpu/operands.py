@@ -65,6 +65,15 @@ def store_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Val
 
 
 @arithmetic_instruction(VECTOR, types.int64, result=types.void)
+def store_exact(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value, address: ir.Value) -> None:
+    """As `store_elements`, of numbers that need no rounding."""
+    if not arithmetic.has_float32_elements:
+        bits = builder.lshr(builder.bitcast(vector, lanes(INT32)), constant(INT32, 16))
+        vector = builder.trunc(bits, lanes(INT16))
+    store_to(builder, vector, address)
+
+
+@arithmetic_instruction(VECTOR, types.int64, result=types.void)
 def store_operands(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value, address: ir.Value) -> None:
     store_to(builder, _rounded(builder, arithmetic, vector) if arithmetic.has_bfloat16_operands else vector, address)
 

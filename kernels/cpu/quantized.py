@@ -14,7 +14,7 @@ from numba import types
 from numpy import float32
 
 from infer.kernels.cpu.compiler import compiled
-from infer.kernels.cpu.layout import INT8, TILE
+from infer.kernels.cpu.layout import AS_COMPUTED, INT8, TILE
 from infer.kernels.cpu.llvm import (
     FLOAT,
     INT16,
@@ -29,7 +29,7 @@ from infer.kernels.cpu.llvm import (
     store_to,
 )
 from infer.kernels.cpu.llvm import INT8 as BYTE
-from infer.kernels.cpu.operands import depth_of_step, element_bytes, load_elements, store_elements
+from infer.kernels.cpu.operands import depth_of_step, element_bytes, load_elements, store_exact
 from infer.kernels.cpu.simd import (
     VECTOR,
     add,
@@ -59,7 +59,6 @@ _SMALLEST_PEAK = float32(SMALLEST_PEAK)
 
 _UNITS = float32(1.5 * 2**23)
 """A float32 of this size counts in ones: what is added to it is rounded to a whole number, in the lowest bits."""
-
 
 _TILE_BYTES = TILE * WORD_BYTES
 """Of the scales of a tile."""
@@ -150,7 +149,7 @@ def _lowest_bytes(builder: ir.IRBuilder, codes: ir.Value) -> ir.Value:
 @compiled
 def page_element_bytes(arithmetic: Any, call: Call) -> int:
     """Of keys and values in the cache."""
-    return element_bytes(arithmetic) if call.key_scales == 0 else 1
+    return element_bytes(arithmetic) if call.page_format == AS_COMPUTED else 1
 
 
 @compiled
@@ -181,7 +180,7 @@ def dequantize_tiles(arithmetic: Any, call: Call, size: int, tiles: int, num_til
             prefetch(ahead + line)
             for element in range(line, line + LINE_BYTES, LANES):
                 number = _load_int8(source + element) if call.page_format == INT8 else _load_fp8(source + element)
-                store_elements(arithmetic, number, target + element * element_bytes(arithmetic))
+                store_exact(arithmetic, number, target + element * element_bytes(arithmetic))
 
 
 @instruction(types.int64, result=VECTOR)

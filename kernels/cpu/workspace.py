@@ -28,7 +28,7 @@ WORD_BYTES = 4
 ADDRESS_BYTES = 8
 
 LINE_BYTES = 64
-"""Of the caches."""
+"""What the processor's caches fetch at once."""
 
 
 class Workspace(NamedTuple):

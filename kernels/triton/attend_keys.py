@@ -102,7 +102,6 @@ def attend_keys(
             key_scales = load_scales(key_scales_ptr + scale_offsets, positions < end_key, is_fp8)
             value_scales = load_scales(value_scales_ptr + scale_offsets, positions < end_key, is_fp8)
             key = fractions(key, is_fp8, query.dtype)
-            value = fractions(value, is_fp8, query.dtype)
 
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if key_scales_ptr is not None:
@@ -127,5 +126,6 @@ def attend_keys(
         accumulator = accumulator * decay[:, None]
         if value_scales_ptr is not None:
             weights *= value_scales[None, :]
+            value = fractions(value, is_fp8, query.dtype)
         accumulator = tl.dot(weights.to(value.dtype), value, accumulator, input_precision="ieee")
     return maximum, normalizer, accumulator
