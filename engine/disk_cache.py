@@ -12,6 +12,7 @@ Nothing is synced: after a crash of the machine a torn file fails its checksum.
 from __future__ import annotations
 
 import os
+import stat
 import time
 import zlib
 from contextlib import suppress
@@ -92,8 +93,6 @@ class DiskCache:
         row = self._host.row(block_id)
         try:
             payload = _payload(_read_bounded(path, row.nbytes + _MOST_LABEL_BYTES), block_hash, row.nbytes)
-            # The time of the last use, for whoever has to remove some.
-            os.utime(path)
         except FileNotFoundError:
             # Another run has removed it.
             self._known.discard(path.stem)
@@ -104,6 +103,9 @@ class DiskCache:
                 self._has_warned = True
                 self._warn(f"kv cache directory: {path} is not used, nor are others like it: {error}")
             return False
+        # The time of the last use, for whoever has to remove some. Files of others can be used, too.
+        with suppress(OSError):
+            os.utime(path)
         row.copy_(payload)
         return True
 
@@ -143,7 +145,9 @@ class DiskCache:
         for path in self._root.glob("*/*"):
             # Another run may remove it at any time.
             with suppress(FileNotFoundError):
-                status = path.stat()
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 if path.suffix == _SUFFIX:
                     files.append((path, status))
                 elif path.suffix == _PARTIAL and status.st_mtime < time.time() - _PARTIAL_SECONDS:

@@ -13,6 +13,8 @@ from infer.engine.model_loader import max_exact_model_len
 from infer.kernels.backend import select_backend
 
 _MOST_UNASKED_SWAP_BYTES = 4 << 30
+_MOST_UNASKED_SWAP_CACHES = 4
+"""As much as the cache itself, so many times: more is never swapped out at once."""
 
 if TYPE_CHECKING:
     from infer.engine.config import EngineConfig
@@ -112,7 +114,7 @@ def fit_cache_sizes(
     is_shared = device.type == "cpu"
     host_room = room if is_shared else int(available_bytes(torch.device("cpu")) * config.memory_utilization)
     reserved = _reserved_swap_bytes(config, host_room)
-    if reserved > host_room:
+    if reserved > max(0, host_room):
         raise ConfigError(
             f"no memory for the swap space: {config.swap_space} GiB are asked for, {host_room / 2**30:.1f} are left",
             hint="lower --swap-space",
@@ -127,10 +129,11 @@ def fit_cache_sizes(
         max_request_tokens=max_request_tokens,
         keep_prefixes=config.enable_prefix_caching,
     )
+    cache_bytes = num_blocks * spec.num_bytes_per_block
     swap_bytes = reserved
     if config.swap_space is None and config.preemption_mode != "recompute" and not reserved:
-        left = host_room - num_blocks * spec.num_bytes_per_block if is_shared else host_room // 8
-        swap_bytes = min(_MOST_UNASKED_SWAP_BYTES, left)
+        left = host_room - cache_bytes if is_shared else host_room // 8
+        swap_bytes = min(_MOST_UNASKED_SWAP_BYTES, _MOST_UNASKED_SWAP_CACHES * cache_bytes, left)
     return num_blocks, swap_bytes // spec.num_bytes_per_block
 
 

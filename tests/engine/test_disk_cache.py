@@ -139,13 +139,16 @@ def test_file_under_the_name_of_another_is_not_used(tmp_path):
         assert "does not match" in later.warnings[0]
 
 
-def test_link_is_not_followed(tmp_path):
+def test_link_is_not_followed_and_a_folder_is_no_file(tmp_path):
     run = Run(tmp_path / "kv")
     run.save(FIRST, 7)
     (path,) = files(tmp_path)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert Run(tmp_path / "kv").load(FIRST) is None
+    (path.parent / f"{SECOND.digest.hex()}.safetensors").mkdir()
+    later = Run(tmp_path / "kv")
+    assert (later.load(FIRST), later.load(SECOND)) == (None, None)
+    assert run.load(FIRST) is None, "the link was made while it ran"
 
 
 def test_file_that_another_run_removed_is_computed_again_without_a_word(tmp_path):

@@ -66,6 +66,16 @@ def test_victim_whose_blocks_find_no_room_computes_them_again():
     assert scheduler.counters.num_preemptions > 0 == scheduler.counters.num_swaps
 
 
+def test_block_that_is_half_computed_is_kept_for_its_owner_alone():
+    scheduler = make_scheduler(8, 2, num_host_blocks=8, max_num_batched_tokens=3)
+    sequence = make_sequence(7)
+    scheduler.add(sequence)
+    run_step(scheduler)
+    assert scheduler.kv_cache_manager.swap_out(sequence)
+    assert len(sequence.host_blocks) == 2
+    assert host_tier(scheduler).lookup(sequence.block_hashes) == ["host"]
+
+
 def test_recompute_copies_nothing():
     scheduler = make_scheduler(4, 2, num_host_blocks=8, preemption_mode="recompute")
     _, second, output = swapped_out(scheduler, ShadowCache(2))

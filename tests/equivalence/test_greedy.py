@@ -59,7 +59,7 @@ def test_output_of_one_at_a_time_equals_transformers(oracle, model_type):
         {"num_blocks": 6, "enable_admission_control": False},
         {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "recompute"},
         {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "swap"},
-        {"num_blocks": 6, "enable_admission_control": False, "enable_host_cache": True},
+        {"num_blocks": 6, "enable_admission_control": False, "enable_host_cache": True, "swap_space": 0.01},
         {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "swap", "enable_prefix_caching": False},
         {"num_blocks": 6, "enable_admission_control": False, "enable_prefix_caching": False},
         {"num_blocks": 6, "enable_admission_control": False, "preemption_victim": "least-waste"},
@@ -114,7 +114,10 @@ def test_second_run_over_the_same_prompts_takes_them_from_disk_and_says_the_same
     folder, expected = oracle(model_type)
     # With few blocks, too: what does not fit the device comes back from there.
     for num_blocks, is_second in ((None, False), (None, True), (6, True)):
-        engine = Engine(EngineConfig(str(folder), dtype="float32", kv_cache_dir=str(tmp_path), num_blocks=num_blocks))
+        config = EngineConfig(
+            str(folder), dtype="float32", kv_cache_dir=str(tmp_path), num_blocks=num_blocks, swap_space=0.01
+        )
+        engine = Engine(config)
         completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
         engine.scheduler.check()
         assert [list(completion.token_ids) for completion in completions] == expected
@@ -127,7 +130,8 @@ def test_damaged_files_of_an_earlier_run_change_no_answer(oracle, tmp_path):
     folder, expected = oracle("llama")
     said = []
     for num_expected_lines in (0, 1):
-        engine = Engine(EngineConfig(str(folder), dtype="float32", kv_cache_dir=str(tmp_path)), said.append)
+        config = EngineConfig(str(folder), dtype="float32", kv_cache_dir=str(tmp_path), swap_space=0.01)
+        engine = Engine(config, said.append)
         completions = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
         assert [list(completion.token_ids) for completion in completions] == expected
         assert len(said) == num_expected_lines
