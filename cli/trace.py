@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from infer.engine.step_record import StepRecord
 
 _IDS = pa.list_(pa.int32())
-_ROWS = pa.list_(pa.int64())
+_VICTIMS = pa.list_(pa.struct([("row", pa.int64()), ("beneficiary", pa.int64())]))
 TRACE_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -25,11 +27,11 @@ TRACE_SCHEMA = pa.schema(
         ("recomputed_tokens", pa.int32()),
         ("hit_tokens", pa.int32()),
         ("scheduled", pa.list_(pa.struct([("row", pa.int64()), ("num_tokens", pa.int32())]))),
-        ("preempted", pa.list_(pa.struct([("row", pa.int64()), ("beneficiary", pa.int64())]))),
+        ("preempted", _VICTIMS),
         ("blocks_to_host", pa.int32()),
         ("blocks_from_host", pa.int32()),
-        ("swapped_out", _ROWS),
-        ("swapped_in", _ROWS),
+        ("swapped_out", _VICTIMS),
+        ("swapped_in", pa.list_(pa.int64())),
         ("given_blocks", _IDS),
         ("freed_blocks", _IDS),
         ("evicted_blocks", _IDS),
@@ -43,5 +45,10 @@ def trace_record(step: StepRecord, seconds: float) -> dict[str, object]:
     return {name: getattr(step, name) for name in TRACE_SCHEMA.names if hasattr(step, name)} | {
         "seconds": seconds,
         "scheduled": [{"row": row, "num_tokens": num_tokens} for row, num_tokens in step.scheduled],
-        "preempted": [{"row": row, "beneficiary": beneficiary} for row, beneficiary in step.preempted],
+        "preempted": _victims(step.preempted),
+        "swapped_out": _victims(step.swapped_out),
     }
+
+
+def _victims(pairs: Iterable[tuple[int, int]]) -> list[dict[str, int]]:
+    return [{"row": row, "beneficiary": beneficiary} for row, beneficiary in pairs]

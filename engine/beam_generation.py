@@ -71,6 +71,7 @@ class BeamGeneration:
         self._candidates: dict[Sequence, Many[tuple[int, float]]] = {}
         """Of the beams that have been computed to their last token."""
         self._answers: list[Choice] = []
+        """The `n` best so far, best first."""
 
     def sampling_rows(self, sequence: Sequence) -> list[SamplingRow]:
         return [self._row]
@@ -90,8 +91,7 @@ class BeamGeneration:
         if not self._search.is_over:
             return None
         self.abort()
-        answers = sorted(self._answers, key=lambda choice: choice.score or 0.0, reverse=True)
-        return finished_completion(self, answers[: self._params.n])
+        return finished_completion(self, self._answers)
 
     def abort(self) -> None:
         abort_all(self._context.scheduler, (beam.sequence for beam in self._beams))
@@ -102,6 +102,7 @@ class BeamGeneration:
         step = self._search.advance([each[:num_candidates] for each in candidates])
         for continuation, score in step.finished:
             self._answers.append(self._answer(continuation, score))
+        self._answers = sorted(self._answers, key=_score, reverse=True)[: self._params.n]
         running = [(each, self._logprobs(each)) for each in step.running]
         sequences = self._continue(step.running)
         self._beams = [_Beam(sequence, logprobs) for sequence, (_, logprobs) in zip(sequences, running, strict=True)]
@@ -152,3 +153,8 @@ class BeamGeneration:
             stop.stop_reason,
             score,
         )
+
+
+def _score(choice: Choice) -> float:
+    assert choice.score is not None, choice
+    return choice.score

@@ -16,6 +16,8 @@ import stat
 import time
 import zlib
 from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +26,6 @@ from safetensors.torch import load, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from infer.engine.block_hash import BlockHash
     from infer.engine.host_cache import HostCache
@@ -112,9 +113,11 @@ class DiskCache:
     def _write(self, block_id: int, block_hash: BlockHash) -> None:
         content = _content(self._host.row(block_id), block_hash)
         path = self._path(block_hash)
-        partial = path.with_suffix(f".{os.getpid()}{_PARTIAL}")
+        partial = None
         try:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            # Of a name that nobody can have foreseen, for its owner only.
+            with NamedTemporaryFile(dir=self._folder, suffix=_PARTIAL, delete=False) as file:
+                partial = Path(file.name)
                 file.write(content)
             partial.replace(path)
             self._known.add(path.stem)
@@ -123,8 +126,9 @@ class DiskCache:
                 self._remove_oldest()
         except OSError as error:
             self._is_writable = False
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+            if partial is not None:
+                with suppress(OSError):
+                    partial.unlink(missing_ok=True)
             self._warn(f"kv cache directory: nothing more is written to {self._root}: {error}")
 
     def _remove_oldest(self) -> None:
@@ -134,7 +138,11 @@ class DiskCache:
         for path, status in files:
             if self._num_bytes <= _SHARE_LEFT * self._max_bytes:
                 return
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                # Another owner's.
+                continue
             self._num_bytes -= status.st_size
             if path.parent == self._folder:
                 self._known.discard(path.stem)

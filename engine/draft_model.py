@@ -30,7 +30,8 @@ def load_draft_model(
     name = config.speculative_model
     if name is None or config.speculative == "off":
         return None
-    network = load_network(name, config, device, report)
+    # Its cache does not outlast the run.
+    network = load_network(name, replace(config, kv_cache_dir=None), device, report)
     if network.loaded.tokenizer.get_vocab() != vocabulary:
         raise ConfigError(
             f"speculative_model has other tokens than the model: {name}",

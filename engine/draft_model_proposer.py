@@ -72,13 +72,16 @@ class DraftModelProposer:
             }
         # Nobody asks what has become of the blocks.
         self._manager.pool.take_events()
-        return [list(own.output_token_ids) for own in targets]
+        return [own.output_token_ids[:num_tokens] for own in targets]
 
     def _follow(self, sequence: Sequence) -> Sequence:
         """Our own one, with the same tokens; what was guessed right need not be computed again."""
         own = self._own.get(sequence)
         if own is None:
             own = self._own[sequence] = Sequence(sequence.request)
+        elif own.output_token_ids and own.num_tokens - len(own.output_token_ids) == sequence.num_tokens:
+            # It did not get its turn: what was guessed still stands.
+            return own
         guessed, begin = own.output_token_ids, own.num_tokens - len(own.output_token_ids)
         num_right = num_equal(guessed, sequence.token_ids[begin:])
         own.token_ids[begin + num_right :] = sequence.token_ids[begin + num_right :]
@@ -92,7 +95,7 @@ class DraftModelProposer:
         left = self._token_budget
         chunks = {}
         for own in targets:
-            if own.num_tokens + num_tokens > self._max_model_len:
+            if own.output_token_ids or own.num_tokens + num_tokens > self._max_model_len:
                 continue
             prefix = CachedPrefix() if own.block_table else self._manager.find_cached_prefix(own)
             num_new_tokens = min(own.num_tokens - max(own.num_computed_tokens, prefix.num_tokens), left)

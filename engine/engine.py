@@ -216,10 +216,14 @@ class Engine:
         """A snapshot; cheap enough to be taken several times a second."""
         scheduler = self.scheduler
         manager = scheduler.kv_cache_manager
+        # A request counts once, however many of its sequences run or wait.
+        running = {each.request_id for each in scheduler.running}
+        swapped = {each.request_id for each in scheduler.waiting if each.host_blocks} - running
+        waiting = {each.request_id for each in scheduler.waiting} - running - swapped
         return EngineStats(
-            num_requests_running=len(scheduler.running),
-            num_requests_waiting=len(scheduler.waiting) - manager.num_swapped,
-            num_requests_swapped=manager.num_swapped,
+            num_requests_running=len(running),
+            num_requests_waiting=len(waiting),
+            num_requests_swapped=len(swapped),
             num_requests_finished=self._num_finished,
             num_preemptions_total=scheduler.counters.num_preemptions,
             num_swaps_total=scheduler.counters.num_swaps,

@@ -40,7 +40,7 @@ class KVCacheSpec:
 
     @property
     def cache_dtype_name(self) -> str:
-        """What tells a block's contents, beside its tokens, the model and the model's dtype, from another cache's."""
+        """For people."""
         return dtype_name(self.dtype) if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
     @property

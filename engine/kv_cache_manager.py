@@ -66,8 +66,6 @@ class KVCacheManager:
         """In tokens, as the hits."""
         self.prefix_cache_hits: Counter[str] = Counter()
         """By tier."""
-        self.num_swapped = 0
-        """Sequences whose copies are held in host memory."""
         self._copies: dict[int, int] = {}
         """Ids of blocks that are to be copied before the next step, by where to."""
 
@@ -147,6 +145,8 @@ class KVCacheManager:
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, of the same tokens, hold all that `parent` does; who writes first to a block takes a copy."""
+        # Only one of the two can enter what right drafts have filled.
+        self._cache_full_blocks(parent, parent.num_computed_tokens)
         self.pool.touch(parent.block_table[parent.num_passed_blocks :])
         child.block_table = parent.block_table.copy()
         child.num_computed_tokens = parent.num_computed_tokens
@@ -178,7 +178,11 @@ class KVCacheManager:
         if sequence.num_passed_blocks:
             return False
         num_blocks = self.num_blocks_for(sequence.num_computed_tokens)
-        num_full = sequence.num_computed_tokens // self.block_size if self.enable_prefix_caching else 0
+        num_full = 0
+        if self.enable_prefix_caching:
+            # What right drafts filled has not been hashed yet.
+            hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
+            num_full = sequence.num_computed_tokens // self.block_size
         hashes = [*sequence.block_hashes[:num_full], *[None] * (num_blocks - num_full)]
         # A block that is itself about to be copied still lies where it comes from.
         ids = (block.block_id for block in sequence.block_table[:num_blocks])
@@ -188,7 +192,6 @@ class KVCacheManager:
             return False
         self.free(sequence)
         sequence.host_blocks = copies
-        self.num_swapped += 1
         return True
 
     def free(self, sequence: Sequence) -> None:
@@ -274,7 +277,6 @@ class KVCacheManager:
         if sequence.host_blocks:
             self._swap_space.release(sequence.host_blocks)
             sequence.host_blocks = []
-            self.num_swapped -= 1
 
     def _filled_by(self, item: ScheduledSequence) -> Iterator[HashedBlock]:
         """The blocks of its prompt that a step fills. What was generated is seldom another's prefix."""

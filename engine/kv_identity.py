@@ -32,7 +32,8 @@ def kv_identity(config: EngineConfig, model_config: Any, weights: str, kv_cache:
     parts = {
         "format": _FORMAT,
         "weights": weights,
-        "model_config": model_config.to_dict(),
+        # Not where it lies.
+        "model_config": {name: value for name, value in model_config.to_dict().items() if name != "_name_or_path"},
         "block_size": config.block_size,
         "backend": kv_cache.backend.name,
         "device": tensors[0].device.type,

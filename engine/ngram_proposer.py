@@ -6,7 +6,6 @@ prompt lookup decoding (Saxena 2023) and as assisted generation by n-grams.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class NgramIndex:
         end = max(self._candidates(), key=lambda end: self._num_agreeing(end, max_length), default=None)
         if end is None:
             return []
-        proposed = list(islice(ids, end + 1, end + 1 + num_tokens))
+        proposed = list(ids[end + 1 : end + 1 + num_tokens])
         period = len(proposed)
         return [proposed[index % period] for index in range(num_tokens)]
 

@@ -36,7 +36,7 @@ class SampledGeneration:
         self.num_generated_tokens = 0
         self._context = context
         self._branches: dict[Sequence, Branch] = {}
-        """Those that were begun and have not ended. Empty before the first token."""
+        """Those that were begun and have not ended. Empty before there are several."""
         self._choices: dict[int, Choice] = {}
         """By branch."""
         self._first_row = context.sampler.row(
@@ -47,6 +47,9 @@ class SampledGeneration:
             # A rank needs the logprobs, whether they are reported or not.
             num_logprobs=0 if params.logprobs is None and params.is_ranked else params.logprobs,
         )
+
+        if params.num_branches == 1:
+            self._begin(self.root)
 
     def sampling_rows(self, sequence: Sequence) -> list[SamplingRow]:
         if self._branches:
@@ -81,11 +84,15 @@ class SampledGeneration:
         return None
 
     def _fork(self) -> None:
-        tokenizer, scheduler = self._context.tokenizer, self._context.scheduler
+        scheduler = self._context.scheduler
         num_branches, self.root.num_branches = self.root.num_branches, 1
         children = [scheduler.fork(self.root, branch_index) for branch_index in range(1, num_branches)]
         for sequence in (self.root, *children):
-            self._branches[sequence] = Branch(sequence, self._row(sequence, sequence.branch_index), tokenizer)
+            self._begin(sequence)
+
+    def _begin(self, sequence: Sequence) -> None:
+        row = self._row(sequence, sequence.branch_index)
+        self._branches[sequence] = Branch(sequence, row, self._context.tokenizer)
 
     def _row(self, sequence: Sequence, branch_index: int) -> SamplingRow:
         if branch_index == 0:

@@ -91,7 +91,10 @@ class SamplingParams:
             raise ConfigError(f"beam_width must be at least n, {self.n}: {beam_width}")
         for name in _NOT_WITH_BEAMS:
             if getattr(self, name) != _DEFAULTS[name]:
-                raise ConfigError(f"beam search takes no {name}: {getattr(self, name)!r:.80}")
+                raise ConfigError(
+                    f"beam search takes no {name}: {getattr(self, name)!r:.80}",
+                    hint=f"the model's generation_config may ask for it: {_DEFAULTS[name]!r} leaves it out",
+                )
 
     @property
     def num_branches(self) -> int:

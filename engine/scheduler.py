@@ -47,7 +47,7 @@ class Pause(Enum):
 
     NOTHING = auto()
     ADMISSION = auto()
-    """Finish what runs, begin nothing: a graceful stop."""
+    """Finish what was begun, begin nothing: a graceful stop."""
     ALL = auto()
 
 
@@ -99,7 +99,7 @@ class Scheduler:
         get what these leave of budget and blocks."""
         plan = StepPlan(0 if self.pause is Pause.ALL else self.config.max_num_batched_tokens)
         self._schedule_running(plan)
-        if not plan.preempted and self.pause is Pause.NOTHING:
+        if self.pause is not Pause.ALL and (plan.is_empty or not plan.preempted):
             self._schedule_waiting(plan)
         self._schedule_drafts(plan)
         scheduled = plan.scheduled()
@@ -251,8 +251,8 @@ class Scheduler:
 
         Returns who that was; None where they could not.
         """
-        candidates = (other for other in self.running if other not in plan.loading)
-        victims = self._victims.strictly_lower(candidates, sequence)
+        # None of them was begun in this step: those of their class come after `sequence`. So what they hold is there.
+        victims = self._victims.strictly_lower(self.running, sequence)
         token_budget = plan.token_budget + sum(map(plan.num_tokens_of, victims))
         if not victims or not self.kv_cache_manager.fits_without(victims, sequence, token_budget):
             return None
@@ -262,20 +262,19 @@ class Scheduler:
 
     def _next_waiting(self) -> list[Sequence]:
         """More than a step admits, since some are passed over, but not all: the queue can be long."""
-        can_go_on = (sequence for sequence in self.waiting if not sequence.awaits_choice)
+        may_begin = self.pause is Pause.NOTHING
+        can_go_on = (each for each in self.waiting if not each.awaits_choice and (may_begin or each.was_begun))
         return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
 
     def _admit(self, sequence: Sequence, prefix: CachedPrefix, plan: StepPlan) -> None:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=self._victims.rank)
-        if prefix.tiers:
-            plan.loading.add(sequence)
         if sequence.status is SequenceStatus.SWAPPED:
             plan.swapped_in.append(sequence)
         else:
             plan.num_hit_tokens += prefix.num_tokens
         sequence.status = SequenceStatus.RUNNING
-        if sequence.num_cached_tokens is None:
+        if not sequence.was_begun:
             sequence.num_cached_tokens = prefix.num_tokens
             self.kv_cache_manager.count_hits(sequence, prefix)
 

@@ -76,7 +76,8 @@ class Sequence:
         self.num_cached_tokens: int | None = None
         """Prompt tokens the prefix cache gave when first scheduled; None before."""
         self.max_computed_tokens = 0
-        """The most that `num_computed_tokens` has been: what a preemption threw away is computed a second time."""
+        """The most that `num_computed_tokens` has been: what a preemption threw away, or a fork without a seat
+        cannot share, is computed a second time."""
         self.block_table: list[Block] = []
         self.host_blocks: list[Block] = []
         """Copies in host memory of all blocks it had when it was swapped out."""
@@ -93,6 +94,11 @@ class Sequence:
             f"Sequence({self.request.request_id}, {self.status.name}, tokens={self.num_tokens}, "
             f"computed={self.num_computed_tokens}, blocks={[block.block_id for block in self.block_table]})"
         )
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether it has been running, or was forked from one that has."""
+        return self.num_cached_tokens is not None
 
     @property
     def request_id(self) -> int:

@@ -19,7 +19,7 @@ class EngineStats:
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
-    """Swapped ones not included."""
+    """Swapped ones, of which no sequence runs, not included."""
     num_requests_swapped: int = 0
     num_requests_finished: int = 0
     num_preemptions_total: int = 0

@@ -20,9 +20,6 @@ class StepPlan:
         """Each with the one for whom it gave way."""
         self.unfinished_prefills: list[Sequence] = []
         """Scheduled, but not to their last token."""
-        self.loading: set[Sequence] = set()
-        """Begun in this step behind blocks that are copied from host memory. They cannot give way: what they hold is
-        not there yet."""
         self.swapped_out: list[Sequence] = []
         self.swapped_in: list[Sequence] = []
         self.num_hit_tokens = 0
@@ -40,6 +37,10 @@ class StepPlan:
         assert num_tokens <= self.token_budget, (sequence, num_tokens, self.token_budget)
         self._scheduled[sequence] += num_tokens
         self.token_budget -= num_tokens
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._scheduled
 
     def num_tokens_of(self, sequence: Sequence) -> int:
         """Of a sequence that may not be scheduled at all."""

@@ -26,7 +26,7 @@ class SchedulerCounters:
     prompt_tokens: int = 0
     """Computed or taken from the prefix cache, each counted once."""
     tokens_wasted: int = 0
-    """Computed a second time, because a preemption threw them away."""
+    """Computed a second time, because a preemption threw them away, or a forked sequence found no seat."""
     prefill_tokens: int = 0
     """Prompt tokens that were computed, the first time."""
     decode_tokens: int = 0
@@ -61,16 +61,18 @@ class SchedulerCounters:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step. Requests by their ids, blocks by theirs."""
+    """One step. Requests by their ids, once for each of their sequences; blocks by theirs."""
 
     step: int
     scheduled: tuple[tuple[int, int], ...]
     """Requests, each with the number of its tokens."""
     preempted: tuple[tuple[int, int], ...]
-    """Requests, each with the one that needed its room: itself where nobody else could give way."""
+    """Requests that compute their tokens again, each with the one that needed its room: itself where nobody else could
+    give way."""
     num_running: int
+    """Sequences."""
     num_waiting: int
-    """Swapped ones included."""
+    """Sequences, swapped ones included."""
     num_free_blocks: int
     prefill_tokens: int
     decode_tokens: int
@@ -85,8 +87,8 @@ class StepRecord:
     """Since the step before: by requests that ended, and by preempted ones."""
     evicted_blocks: tuple[int, ...]
     """Of those given, which held a prefix until then."""
-    swapped_out: tuple[int, ...] = ()
-    """Of the preempted, those whose blocks went to host memory; the others compute their tokens again."""
+    swapped_out: tuple[tuple[int, int], ...] = ()
+    """Requests whose blocks went to host memory instead, in the same way."""
     swapped_in: tuple[int, ...] = ()
     """Requests whose blocks came back."""
     blocks_to_host: int = 0
@@ -108,10 +110,10 @@ class StepRecord:
             parts.append(f"one each {ranges(alone)}")
         if chunks:
             parts.append(f"chunks {' '.join(chunks)}")
-        for request, beneficiary in self.preempted:
-            reason = "no room for itself" if request == beneficiary else f"no room for {beneficiary}"
-            mode = "swapped out" if request in self.swapped_out else "preempted"
-            parts.append(f"{mode} {request}, {reason}")
+        for what, victims in (("preempted", self.preempted), ("swapped out", self.swapped_out)):
+            for request, beneficiary in victims:
+                reason = "no room for itself" if request == beneficiary else f"no room for {beneficiary}"
+                parts.append(f"{what} {request}, {reason}")
         if self.swapped_in:
             parts.append(f"swapped in {ranges(self.swapped_in)}")
         if self.blocks_to_host or self.blocks_from_host:
@@ -130,11 +132,13 @@ def record_step(scheduler: Scheduler, output: SchedulerOutput, before: Scheduler
     """Of the step that `scheduler` has just booked; `before` is what its counters were before that."""
     pool, counters = scheduler.kv_cache_manager.pool, scheduler.counters
     events = pool.take_events()
+    swapped_out = {victim: output.preempted[victim] for victim in output.swapped_out}
+    preempted = {victim: other for victim, other in output.preempted.items() if victim not in swapped_out}
     return StepRecord(
         step=scheduler.num_steps,
         scheduled=tuple((item.sequence.request_id, item.num_tokens) for item in output.scheduled),
-        preempted=tuple((victim.request_id, other.request_id) for victim, other in output.preempted.items()),
-        swapped_out=tuple(sequence.request_id for sequence in output.swapped_out),
+        preempted=tuple((victim.request_id, other.request_id) for victim, other in preempted.items()),
+        swapped_out=tuple((victim.request_id, other.request_id) for victim, other in swapped_out.items()),
         swapped_in=tuple(sequence.request_id for sequence in output.swapped_in),
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
@@ -145,8 +149,8 @@ def record_step(scheduler: Scheduler, output: SchedulerOutput, before: Scheduler
         accepted_tokens=counters.accepted_tokens - before.accepted_tokens,
         recomputed_tokens=counters.tokens_wasted - before.tokens_wasted,
         hit_tokens=output.num_hit_tokens,
-        blocks_to_host=len(output.transfers.out) + len(output.transfers.filled),
-        blocks_from_host=len(output.transfers.back),
+        blocks_to_host=counters.num_blocks_to_host - before.num_blocks_to_host,
+        blocks_from_host=counters.num_blocks_from_host - before.num_blocks_from_host,
         given_blocks=tuple(events.given),
         freed_blocks=tuple(events.freed),
         evicted_blocks=tuple(events.evicted),

@@ -13,6 +13,7 @@ from infer.engine.disk_cache import DiskCache
 from infer.engine.host_cache import HostCache
 from infer.engine.kv_cache import KVCache
 from infer.kernels.backend import select_backend
+from infer.kernels.kv_pages import KVPages
 
 FIRST = hash_block(None, [1, 2, 3])
 SECOND = hash_block(FIRST, [4, 5, 6])
@@ -25,7 +26,7 @@ class Run:
 
     def __init__(self, directory, *, identity="model", max_bytes=GIB):
         backend = select_backend(torch.device("cpu"), torch.float32, head_dim=8, block_size=3, preferred="reference")
-        layers = tuple((torch.zeros(2, 3, 1, 8), torch.zeros(2, 3, 1, 8)) for _ in range(2))
+        layers = tuple(KVPages(torch.zeros(2, 3, 1, 8), torch.zeros(2, 3, 1, 8)) for _ in range(2))
         self.host = HostCache(KVCache(layers, backend), 8)
         self.warnings = []
         self.disk = DiskCache(directory, identity, max_bytes, self.host, self.warnings.append)

@@ -11,6 +11,7 @@ from infer.engine.config import EngineConfig
 from infer.engine.draft_model import spec_of_both
 from infer.engine.engine import Engine
 from infer.engine.errors import ConfigError
+from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
@@ -90,6 +91,23 @@ def test_sequences_that_end_give_their_blocks_back(models):
     pool = proposer._manager.pool
     assert pool.num_free_blocks == pool.num_blocks
     pool.check()
+
+
+def test_guesses_for_one_that_did_not_get_its_turn_still_stand(models):
+    # The second finds the first block of four of the first one in the prefix cache of the speculative model.
+    prompt = [40, 41, 42, 43, 44, 45, 46]
+    (first,) = answers(make_engine(models), prompts=[prompt])
+    engine = make_engine(models, "narrow", block_size=4)
+    params = SamplingParams(temperature=0.0, max_tokens=len(first), ignore_eos=True)
+    for number, tokens in enumerate((prompt, [*prompt, first[0], 50, 51])):
+        engine.add_request(Request(number, tuple(tokens), params))
+    found = {}
+    while engine.has_unfinished_requests():
+        found |= {each.request_id: each.token_ids for each in engine.step()}
+        engine.pause()
+        assert engine.step() == []
+        engine.resume()
+    assert list(found[0]) == list(first)
 
 
 def test_token_ids_that_only_the_target_has_do_no_harm(models):

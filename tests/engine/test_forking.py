@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulers import ShadowCache, block_ids, make_scheduler, make_sequence, planned, run_step
 
+from infer.engine.scheduler import Pause
 from infer.engine.sequence import SequenceStatus
 
 
@@ -157,3 +158,38 @@ def test_any_number_of_waiting_sequences_whose_tokens_are_being_chosen_is_passed
     for sequence in family:
         assert planned(run_step(scheduler, lambda _: None)).keys() == {sequence}
     assert [each.status for each in family] == [SequenceStatus.WAITING] * 9 + [SequenceStatus.RUNNING]
+
+
+def test_fork_behind_blocks_that_right_drafts_filled_enters_them_once():
+    scheduler = make_scheduler(20, 2)
+    first = make_sequence(3)
+    scheduler.add(first)
+    run_step(scheduler, lambda _: 7)
+    run_step(scheduler, lambda _: 7, propose=lambda _: [7, 7, 7])
+    second = scheduler.fork(first, 1)
+    second.append(8)
+    first.append(9)
+    for _ in range(3):
+        run_step(scheduler, lambda sequence: sequence.branch_index)
+
+
+def test_paused_admission_lets_all_sequences_of_what_was_begun_end():
+    scheduler = make_scheduler(40, 4, max_num_seqs=2)
+    first = start(scheduler, 6, max_tokens=4)
+    fork(scheduler, first, 2)
+    scheduler.add(make_sequence(5))
+    scheduler.pause = Pause.ADMISSION
+    for _ in range(20):
+        run_step(scheduler)
+    assert not scheduler.running
+    assert [each.was_begun for each in scheduler.waiting] == [False]
+
+
+def test_one_that_gives_way_itself_is_not_kept_waiting_by_those_that_await_it():
+    scheduler = make_scheduler(3, 2)
+    family = [start(scheduler, 2)]
+    family += fork(scheduler, family[0], 1)
+    run_step(scheduler, lambda each: None if each is family[0] else 7)
+    for _ in range(3):
+        output = run_step(scheduler, lambda each: None if each is family[0] else 7)
+        assert output.num_scheduled_tokens > 0

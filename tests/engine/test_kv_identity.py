@@ -33,6 +33,10 @@ def test_same_settings_give_the_same_name():
     assert identity({"num_blocks": 7, "max_num_seqs": 3, "kv_cache_dir": "d"}) == identity()
 
 
+def test_place_of_the_model_does_not_matter():
+    assert identity(_name_or_path="here") == identity(_name_or_path="there")
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -99,6 +99,7 @@ def test_output_with_drafts_equals_transformers(oracle, model_type, share_right)
         {"num_blocks": 6, "enable_admission_control": False},
         {"num_blocks": 6, "enable_admission_control": False, "enable_prefix_caching": False},
         {"num_blocks": 44, "block_size": 2, "max_num_batched_tokens": 16, "enable_admission_control": False},
+        {"num_blocks": 6, "enable_admission_control": False, "preemption_mode": "swap"},
         {"long_prefill_token_threshold": 3},
         {"attention_backend": "reference"},
     ],
