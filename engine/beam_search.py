@@ -45,8 +45,8 @@ class BeamSearch:
         self._max_tokens = max_tokens
         self._length_penalty = length_penalty
         self._stop_token_ids = frozenset(stop_token_ids)
-        self.num_candidates = max(2, 1 + len(self._stop_token_ids)) * beam_width
-        """Continuations that are looked at: so many that enough of them do not stop."""
+        self.num_candidates = beam_width + len(self._stop_token_ids)
+        """Continuations of each beam that are looked at: `beam_width` of them do not stop, and no more can live on."""
         self._log_likelihoods = [0.0]
         self._scores: list[float] = []
         """Of the best `beam_width` answers so far, descending."""
@@ -64,7 +64,7 @@ class BeamSearch:
             ),
             key=lambda continuation: continuation.log_likelihood,
             reverse=True,
-        )[: self.num_candidates]
+        )
         ended = [self._num_tokens >= self._max_tokens or each.token_id in self._stop_token_ids for each in best]
         running = [each for each, is_end in zip(best, ended, strict=True) if not is_end][: self._beam_width]
         finished = [each for each, is_end in zip(best[: self._beam_width], ended, strict=False) if is_end]

@@ -50,6 +50,8 @@ def open_disk_cache(
     if config.kv_cache_dir is None:
         return NoTier()
     directory, max_bytes = Path(config.kv_cache_dir).expanduser(), int(config.kv_cache_dir_size * 2**30)
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"kv_cache_dir is no directory: {directory}")
     try:
         return DiskCache(directory, identity(), max_bytes, host, warn)
     except OSError as error:

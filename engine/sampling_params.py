@@ -77,6 +77,8 @@ class SamplingParams:
             raise ConfigError(f"min_tokens must be at most max_tokens, {self.max_tokens}: {self.min_tokens}")
         if self.beam_width is not None:
             self._check_beams(self.beam_width)
+        elif self.length_penalty != 1.0:
+            raise ConfigError(f"length_penalty needs beam_width: {self.length_penalty:g}", hint="--beam-width 4")
         elif self.n > self.num_branches:
             raise ConfigError(f"best_of must be at least n, {self.n}: {self.best_of}")
         elif self.num_branches > 1 and self.is_greedy:
@@ -93,7 +95,7 @@ class SamplingParams:
             if getattr(self, name) != _DEFAULTS[name]:
                 raise ConfigError(
                     f"beam search takes no {name}: {getattr(self, name)!r:.80}",
-                    hint=f"the model's generation_config may ask for it: {_DEFAULTS[name]!r} leaves it out",
+                    hint="leave it out; where the model's generation_config asks for it, set --repetition-penalty 1",
                 )
 
     @property
@@ -193,7 +195,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
         lambda value: value is None or _is_int_from(1, _MAX_BRANCHES)(value),
         f"a whole number from 1 to {_MAX_BRANCHES}",
     ),
-    "length_penalty": (_is_number(-_GREATEST, _GREATEST), "a finite number"),
+    "length_penalty": (_is_number(-10, 10), "a number from -10 to 10"),
     "temperature": (_is_number(0, _GREATEST), "a finite number, at least 0"),
     "top_p": (_is_number(0, 1, above_low=True), "a number above 0 and at most 1"),
     # vLLM's -1 for "all" is accepted.

@@ -101,6 +101,8 @@ def test_request_of_several_answers_fails_and_is_aborted_as_one(folder):
         ({"n": 3, "beam_width": 2}, "beam_width must be at least n, 3: 2"),
         ({"beam_width": 2, "stop": ("a",)}, r"beam search takes no stop: \('a',\)"),
         ({"beam_width": 2, "logit_bias": {3: 1.0}}, "beam search takes no logit_bias"),
+        ({"length_penalty": 2.0}, "length_penalty needs beam_width: 2"),
+        ({"beam_width": 2, "length_penalty": 400}, "length_penalty must be a number from -10 to 10: 400"),
         ({"n": 0}, "n must be a whole number from 1 to 256: 0"),
     ],
 )
