@@ -145,8 +145,7 @@ class KVCacheManager:
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, of the same tokens, hold all that `parent` does; who writes first to a block takes a copy."""
-        # Only one of the two can enter what right drafts have filled.
-        self._cache_full_blocks(parent, parent.num_computed_tokens)
+        self._enter_computed(parent)
         self.pool.touch(parent.block_table[parent.num_passed_blocks :])
         child.block_table = parent.block_table.copy()
         child.num_computed_tokens = parent.num_computed_tokens
@@ -178,11 +177,8 @@ class KVCacheManager:
         if sequence.num_passed_blocks:
             return False
         num_blocks = self.num_blocks_for(sequence.num_computed_tokens)
-        num_full = 0
-        if self.enable_prefix_caching:
-            # What right drafts filled has not been hashed yet.
-            hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)
-            num_full = sequence.num_computed_tokens // self.block_size
+        self._enter_computed(sequence)
+        num_full = sequence.num_computed_tokens // self.block_size if self.enable_prefix_caching else 0
         hashes = [*sequence.block_hashes[:num_full], *[None] * (num_blocks - num_full)]
         # A block that is itself about to be copied still lies where it comes from.
         ids = (block.block_id for block in sequence.block_table[:num_blocks])
@@ -197,6 +193,7 @@ class KVCacheManager:
     def free(self, sequence: Sequence) -> None:
         """Give back all blocks, tails first so that they are evicted first. What was planned but not computed leaves
         the prefix cache, and is not copied."""
+        self._enter_computed(sequence)
         for block in sequence.block_table[sequence.num_computed_tokens // self.block_size :]:
             self.pool.uncache(block)
             self._copies.pop(block.block_id, None)
@@ -228,6 +225,8 @@ class KVCacheManager:
             return
         first_seen = max(0, sequence.num_computed_tokens + 1 - self.window)
         passed = range(sequence.num_passed_blocks, first_seen // self.block_size)
+        if passed:
+            self._enter_computed(sequence)
         self.pool.free(sequence.block_table[index] for index in passed)
         for index in passed:
             sequence.block_table[index] = self.pool.null_block
@@ -284,6 +283,11 @@ class KVCacheManager:
         end = min(start + item.num_tokens, sequence.num_prompt_tokens)
         for index in range(start // self.block_size, end // self.block_size):
             yield sequence.block_table[index].block_id, sequence.block_hashes[index]
+
+    def _enter_computed(self, sequence: Sequence) -> None:
+        """Right drafts can have filled blocks that are not in the prefix cache yet; who ended may have dropped some."""
+        if sequence.block_table:
+            self._cache_full_blocks(sequence, min(sequence.num_computed_tokens, sequence.num_tokens))
 
     def _cache_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Enter the blocks that are full once `num_tokens` tokens are computed."""

@@ -53,3 +53,15 @@ def test_fork_shares_what_its_parent_still_holds():
     scheduler.check()
     scheduler.abort(child)
     assert scheduler.kv_cache_manager.pool.num_free_blocks == 9
+
+
+def test_blocks_that_right_drafts_filled_are_entered_before_the_window_passes_them():
+    scheduler = make_scheduler(20, 1, window=1, max_num_batched_tokens=8)
+    sequence = make_sequence([0], max_tokens=8)
+    scheduler.add(sequence)
+    run_step(scheduler, lambda _: 7)
+    for _ in range(3):
+        run_step(scheduler, lambda _: 7, propose=lambda _: [7, 7])
+    assert not scheduler.has_unfinished()
+    other = make_sequence([0, 7, 7, 7, 7])
+    assert len(scheduler.kv_cache_manager.find_cached_prefix(other).blocks) == 4
