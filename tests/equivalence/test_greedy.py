@@ -4,28 +4,14 @@ whatever the blocks, the chunks, the order, preempted or not."""
 from __future__ import annotations
 
 import pytest
-from greedy import generate_alone, generate_ours, make_prompts
-from tiny_models import ARCHITECTURES, make_model, save_model
+from greedy import generate_ours, make_prompts
+from tiny_models import ARCHITECTURES
 
 from infer.engine.config import EngineConfig
 from infer.engine.engine import Engine
 from infer.engine.sampling_params import SamplingParams
 
 PROMPTS = make_prompts()
-
-
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory):
-    """By architecture: a saved model and what transformers generates from PROMPTS."""
-    known = {}
-
-    def get(model_type):
-        if model_type not in known:
-            folder = save_model(tmp_path_factory.mktemp(model_type), model_type)
-            known[model_type] = folder, generate_alone(make_model(model_type), PROMPTS)
-        return known[model_type]
-
-    return get
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)

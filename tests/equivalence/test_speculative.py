@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from greedy import GREEDY, generate_alone, make_prompts
-from tiny_models import VOCAB_SIZE, make_model, save_model
+from greedy import GREEDY, make_prompts, run_checked
+from tiny_models import VOCAB_SIZE
 
 from infer.engine.config import EngineConfig
 from infer.engine.draft_policy import AllDrafts
@@ -37,19 +37,6 @@ class Guesser:
         return self._rng.randrange(VOCAB_SIZE)
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory):
-    known = {}
-
-    def get(model_type):
-        if model_type not in known:
-            folder = save_model(tmp_path_factory.mktemp(model_type), model_type)
-            known[model_type] = folder, generate_alone(make_model(model_type), PROMPTS)
-        return known[model_type]
-
-    return get
-
-
 def generate(folder, expected, share_right, **config):
     """With the invariants checked after every step."""
     engine = Engine(EngineConfig(model=str(folder), dtype="float32", speculative="always", **config))
@@ -58,16 +45,7 @@ def generate(folder, expected, share_right, **config):
         engine._speculation = Drafting(
             Guesser(expected, share_right), AllDrafts(config.get("num_speculative_tokens", 4))
         )
-    step = engine.step
-
-    def checked_step():
-        completions = step()
-        engine.scheduler.check()
-        return completions
-
-    engine.step = checked_step
-    completions = engine.generate(PROMPTS, GREEDY)
-    assert engine.scheduler.kv_cache_manager.pool.num_free_blocks == engine.stats().num_blocks
+    completions = run_checked(engine, PROMPTS, GREEDY)
     return [list(completion.token_ids) for completion in completions], engine.stats()
 
 

@@ -52,8 +52,12 @@ def generate_ours(folder: Path, prompts: list[list[int]], **config: Any) -> list
 
 
 def complete_checked(folder: Path, prompts: list[list[int]], params: SamplingParams, **config: Any) -> list[Completion]:
-    """What the engine makes of all prompts together; every invariant is checked after every step."""
-    engine = Engine(EngineConfig(model=str(folder), dtype="float32", **config))
+    """What an engine makes of all prompts together."""
+    return run_checked(Engine(EngineConfig(model=str(folder), dtype="float32", **config)), prompts, params)
+
+
+def run_checked(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[Completion]:
+    """What `engine` makes of all prompts together; every invariant is checked after every step."""
     step = engine.step
 
     def checked_step() -> Any:
