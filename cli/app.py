@@ -13,8 +13,11 @@ from infer.cli.errors import ExitCode, UsageError, error_message, exit_code, usa
 from infer.cli.help import SectionedCommand
 from infer.cli.models import models_app
 from infer.cli.run import EPILOG, run_command
+from infer.cli.stdout import checked_stdout
+from infer.cli.stop_request import Stopped, StopRequest, stop_error
 from infer.cli.version import infer_version, version_command
 from infer.engine.cache_dir import cache_dir
+from infer.engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +47,23 @@ def infer(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, the process's own by default. What goes wrong is said on standard error.
 
+    A signal stops it wherever it is; a run that is worth more listens itself meanwhile.
+
     Returns:
         The exit code.
     """
     set_process_defaults()
     try:
-        set_up_logging()
-        code = app(args=arguments, prog_name="infer", standalone_mode=False)
+        with StopRequest(), checked_stdout():
+            set_up_logging()
+            code = app(args=arguments, prog_name="infer", standalone_mode=False)
     except typer.TyperException as error:
         _complain(usage_message(error))
         return ExitCode.USAGE
+    except Stopped as stopped:
+        stop = stop_error(stopped.cause)
+        _complain(error_message(stop))
+        return exit_code(stop)
     except Exception as error:
         _complain(error_message(error))
         return exit_code(error)
@@ -96,12 +106,14 @@ def set_process_defaults() -> None:
         # A step is many short parallel loops. Threads that sleep in between double its time; threads that spin for long
         # stop it altogether where another process wants the core. So: spin about as long as such a gap is.
         "GOMP_SPINCOUNT": "20000",
-        "NUMBA_CACHE_DIR": str(cache_dir() / "numba"),
         # Prompts are tokenised between steps, when no other thread is at work.
         "TOKENIZERS_PARALLELISM": "true",
         # Other people's bars and remarks would be drawn over the run's own view.
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
     }
+    # Without a place for it, each process compiles for itself.
+    with suppress(ConfigError):
+        defaults["NUMBA_CACHE_DIR"] = str(cache_dir() / "numba")
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

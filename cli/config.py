@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from infer.cli.duration import parse_duration
 from infer.cli.errors import UsageError
 from infer.cli.flags import flag
 from infer.cli.prompt import PromptSpec
@@ -53,6 +54,8 @@ class JobConfig:
     """Where to write what each step decided."""
     allow_errors: bool = False
     """Failed rows do not change the exit code."""
+    max_runtime: float | None = None
+    """Seconds after which the run stops, to be continued."""
 
 
 def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ()) -> JobConfig:
@@ -84,6 +87,7 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
         engine=_engine(flags),
         trace=flags["trace"],
         allow_errors=flags["allow_errors"],
+        max_runtime=None if flags["max_runtime"] is None else parse_duration(flags["max_runtime"], "--max-runtime"),
     )
 
 

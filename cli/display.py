@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.live import Live
@@ -17,7 +15,8 @@ from infer.cli.terminal import can_redraw, safe
 from infer.cli.throughput import Throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from rich.console import Console
@@ -43,10 +42,19 @@ class RunView(Protocol):
         """Print one line that stays."""
 
 
-def open_view(console: Console, snapshot: Callable[[], RunSnapshot]) -> RunView:
+def open_view(
+    console: Console,
+    snapshot: Callable[[], RunSnapshot],
+    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> RunView:
+    """`undisturbed` is a stop request's: rich, interrupted, would write what it is writing a second time."""
     # Lines of a log would run through the picture.
     is_logging = logging.getLogger("infer").isEnabledFor(logging.INFO)
-    return LiveView(console, snapshot) if can_redraw(console) and not is_logging else LineView(console, snapshot)
+    return (
+        LiveView(console, snapshot, undisturbed)
+        if can_redraw(console) and not is_logging
+        else LineView(console, snapshot, undisturbed)
+    )
 
 
 class LiveView:
@@ -56,8 +64,14 @@ class LiveView:
     sets how long there is no other one, so the share of the run is bounded whatever the size.
     """
 
-    def __init__(self, console: Console, snapshot: Callable[[], RunSnapshot]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        snapshot: Callable[[], RunSnapshot],
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._console = console
+        self._undisturbed = undisturbed
         self._snapshot = snapshot
         self._throughput = Throughput(snapshot())
         self._next_frame_at = 0.0
@@ -66,7 +80,7 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
     def __enter__(self) -> Self:
-        with _undisturbed():
+        with self._undisturbed():
             self._live.start()
         try:
             self._draw()
@@ -78,7 +92,7 @@ class LiveView:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with _undisturbed():
+        with self._undisturbed():
             self._live.stop()
 
     def update(self) -> None:
@@ -86,32 +100,14 @@ class LiveView:
             self._draw()
 
     def message(self, text: str) -> None:
-        with _undisturbed():
+        with self._undisturbed():
             self._console.print(Text(safe(text)))
 
     def _draw(self) -> None:
         begin = self._console.get_time()
         snapshot = self._snapshot()
         self._throughput.add(snapshot)
-        with _undisturbed():
+        with self._undisturbed():
             self._live.update(Frame(snapshot, self._throughput), refresh=True)
         end = self._console.get_time()
         self._next_frame_at = end + max(_MIN_SECONDS_BETWEEN_FRAMES, (end - begin) / _MAX_SHARE)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until what is being written is whole: rich, interrupted, would write it a second time."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupts: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if interrupts:
-            # To whoever would have heard it; a process that was started to ignore it goes on ignoring it.
-            signal.raise_signal(signal.SIGINT)

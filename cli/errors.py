@@ -2,7 +2,8 @@
 
     CommandError
     |- UsageError (ValueError)   flags that cannot be meant; exit 2
-    |- StandardOutputError       the summary cannot be printed; exit 7
+    |- StandardOutputError       what was asked for cannot be printed; exit 7
+    |- StoppedEarlyError         a signal or the time that is up; exit 75
     `- InterruptError            the user pressed Ctrl-C; exit 130
 
 The other rooms raise their own classes (`infer.io.errors`, `infer.engine.errors`); what has no line in `_EXIT_CODES` is
@@ -18,7 +19,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from infer.engine.errors import ConfigError, ModelError
-from infer.io.errors import InputError, OutputExistsError, OutputNameError, StorageError
+from infer.io.errors import (
+    InputError,
+    LockedError,
+    OutputExistsError,
+    OutputNameError,
+    StorageError,
+    VerificationError,
+)
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -33,8 +41,11 @@ class ExitCode(IntEnum):
     ROW_ERRORS = 3
     INPUT = 4
     REFUSED = 5
+    LOCKED = 6
     STORAGE = 7
     MODEL = 8
+    VERIFICATION = 9
+    STOPPED = 75
     INTERRUPTED = 130
 
 
@@ -48,6 +59,10 @@ class CommandError(Exception):
 
 class UsageError(CommandError, ValueError):
     """Flags that cannot be meant."""
+
+
+class StoppedEarlyError(CommandError):
+    """Somebody else than the user at the terminal asked to stop, or the time was up."""
 
 
 class InterruptError(CommandError):
@@ -64,9 +79,12 @@ _EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (OutputNameError, ExitCode.USAGE),
     (InputError, ExitCode.INPUT),
     (OutputExistsError, ExitCode.REFUSED),
+    (LockedError, ExitCode.LOCKED),
     (StorageError, ExitCode.STORAGE),
     (StandardOutputError, ExitCode.STORAGE),
     (ModelError, ExitCode.MODEL),
+    (VerificationError, ExitCode.VERIFICATION),
+    (StoppedEarlyError, ExitCode.STOPPED),
     (InterruptError, ExitCode.INTERRUPTED),
 )
 
@@ -81,7 +99,7 @@ def exit_code(error: Exception) -> ExitCode:
 
 def error_message(error: Exception) -> str:
     """The lines for a person: what was found, then `hint:`; for a bug where it happened and how to report it."""
-    if isinstance(error, InterruptError):
+    if isinstance(error, InterruptError | StoppedEarlyError):
         return _lines(str(error), hint=error.hint)
     if _is_out_of_memory(error):
         hint = "lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.text import Text
 
 from infer.cli.display import open_view
-from infer.cli.errors import ExitCode, InterruptError, UsageError
-from infer.cli.figures import counted
+from infer.cli.errors import ExitCode, UsageError
 from infer.cli.job_rows import JobRows, RowSampling, RunCounts
 from infer.cli.prompt import PromptBuilder
 from infer.cli.report import RunSeconds, RunSummary, print_report
@@ -24,6 +23,7 @@ from infer.cli.result import ResultBuilder, ResultColumns, result_schema
 from infer.cli.row_loop import EngineProtocol, RequestSize, RowLoop, Window
 from infer.cli.row_params import PRIORITY, RowParams
 from infer.cli.run_snapshot import RunSnapshot
+from infer.cli.stop_request import Stopped, StopRequest, stop_error
 from infer.cli.terminal import open_console, safe
 from infer.cli.trace import TRACE_SCHEMA, trace_record
 from infer.engine.sampling_params import describe
@@ -84,17 +84,15 @@ def run_job(config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine] = 
         UsageError, InputError, OutputNameError, OutputExistsError, ConfigError: the job cannot work; found before the
             model is loaded where that is possible.
         ModelError, StorageError: it can go no further.
-        InterruptError: the user pressed Ctrl-C.
+        StoppedEarlyError, InterruptError: somebody asked to stop.
     """
     console = open_console(sys.stderr)
     counts = RunCounts()
     try:
-        summary = _run(config, load, counts, console)
-    except KeyboardInterrupt as interrupt:
-        raise InterruptError(
-            f"interrupted after {counted(counts.rows_done, 'row')}",
-            "nothing was kept: the output appears when all rows are done, and the next run begins at the first",
-        ) from interrupt
+        with StopRequest(config.max_runtime) as stop:
+            summary = _run(config, load, counts, console, stop)
+    except Stopped as stopped:
+        raise stop_error(stopped.cause, num_rows_saved=0) from stopped
     print_report(console, summary, counts.failures.counts())
     return summary
 
@@ -161,10 +159,15 @@ def _trace_file(config: JobConfig, path: str) -> TableFile:
 
 
 def _run(
-    config: JobConfig, load: Callable[[EngineConfig, Say], JobEngine], counts: RunCounts, console: Console
+    config: JobConfig,
+    load: Callable[[EngineConfig, Say], JobEngine],
+    counts: RunCounts,
+    console: Console,
+    stop: StopRequest,
 ) -> RunSummary:
     def say(line: str) -> None:
-        console.print(Text(safe(line)), soft_wrap=True)
+        with stop.undisturbed():
+            console.print(Text(safe(line)), soft_wrap=True)
 
     begin = perf_counter()
     plan = plan_job(config)
@@ -199,12 +202,13 @@ def _run(
                 completion_tokens_done=counts.generated_tokens,
             )
 
-        with open_view(console, snapshot) as view:
+        with open_view(console, snapshot, stop.undisturbed) as view, stop.graceful():
 
             def on_step() -> None:
                 if trace is not None and engine.last_step is not None:
                     trace.add(trace_record(engine.last_step, perf_counter() - loaded))
                 view.update()
+                stop.raise_if_requested()
 
             loop.run(on_step)
     end = perf_counter()

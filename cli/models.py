@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from typing import Annotated
 
 import typer
@@ -49,10 +50,13 @@ def pull_command(
     json: Annotated[bool, _json] = False,
 ) -> None:
     """Fetch a model into the cache and print where it is; a run does the same when it needs one."""
-    from infer.cli.terminal import safe
+    from rich.text import Text
+
+    from infer.cli.terminal import open_console, safe
     from infer.engine.model_source import fetch_model
 
-    path = fetch_model(name, revision, lambda line: typer.echo(safe(line), err=True))
+    console = open_console(sys.stderr)
+    path = fetch_model(name, revision, lambda line: console.print(Text(safe(line)), soft_wrap=True))
     typer.echo(json_format.dumps({"name": name, "path": str(path)}) if json else safe(str(path)))
 
 

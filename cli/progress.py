@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self
 
 from tqdm import tqdm
@@ -12,6 +13,7 @@ from infer.cli.throughput import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from rich.console import Console
@@ -25,8 +27,14 @@ _GROWTH = 1.5
 class LineView:
     """Speaks soon at first and less often as the run goes on; the last line tells where a finished run ended."""
 
-    def __init__(self, console: Console, snapshot: Callable[[], RunSnapshot]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        snapshot: Callable[[], RunSnapshot],
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._console = console
+        self._undisturbed = undisturbed
         self._snapshot = snapshot
         self._throughput = Throughput(snapshot())
         self._interval = _FIRST_INTERVAL
@@ -59,7 +67,8 @@ class LineView:
 
     def _print(self, line: str) -> None:
         now = self._console.get_datetime().isoformat(sep=" ", timespec="seconds")
-        self._console.out(f"{now}  {line}", highlight=False)
+        with self._undisturbed():
+            self._console.out(f"{now}  {line}", highlight=False)
 
 
 def _parts(snapshot: RunSnapshot, throughput: Throughput) -> list[str]:

@@ -162,6 +162,7 @@ def run_command(
     json: Annotated[bool, _report("--json", help="print one JSON object at the end")] = False,
     trace: Annotated[str | None, _report(metavar="FILE", help="write what each step decided, as .parquet")] = None,
     allow_errors: Annotated[bool, _report("--allow-errors", help="exit 0 although rows failed")] = False,
+    max_runtime: Annotated[str | None, _report(metavar="TIME", help="stop after 90, 30m, 1h30m; run again")] = None,
 ) -> None:
     """Run a model over every row of INPUT.
 

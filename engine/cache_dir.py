@@ -15,18 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infer.engine.errors import ModelError
+from infer.engine.home_dir import expand_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 def cache_dir() -> Path:
-    """The root; it need not exist yet."""
+    """The root; it need not exist yet.
+
+    Raises:
+        ConfigError: there is neither a variable nor a home directory to put it.
+    """
     if home := os.environ.get("INFER_HOME"):
-        return Path(home).expanduser().absolute()
+        return expand_home(home).absolute()
     # The XDG specification has a relative path ignored.
     xdg_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (xdg_home if xdg_home.is_absolute() else Path.home() / ".cache") / "infer"
+    return (xdg_home if xdg_home.is_absolute() else expand_home("~/.cache")) / "infer"
 
 
 def gguf_dir() -> Path:

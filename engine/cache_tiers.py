@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infer.engine.disk_cache import DiskCache
 from infer.engine.errors import ConfigError
+from infer.engine.home_dir import expand_home
 from infer.engine.host_tier import HostTier
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_connector import NoTier
@@ -49,7 +49,7 @@ def open_disk_cache(
     """
     if config.kv_cache_dir is None:
         return NoTier()
-    directory, max_bytes = Path(config.kv_cache_dir).expanduser(), int(config.kv_cache_dir_size * 2**30)
+    directory, max_bytes = expand_home(config.kv_cache_dir), int(config.kv_cache_dir_size * 2**30)
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"kv_cache_dir is no directory: {directory}")
     try:

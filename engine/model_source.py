@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from infer.engine.checkpoint import refuse_pickle
 from infer.engine.errors import ModelError
 from infer.engine.gguf_convert import convert_gguf, converted_path
+from infer.engine.home_dir import expand_home
 from infer.engine.hub import fetch_from_hub, is_hub_id
 from infer.engine.model_catalog import BUILTIN_MODELS, nearest_builtin
 from infer.engine.model_fetch import fetch_builtin
@@ -32,7 +33,7 @@ def resolve_model(name: str, revision: str | None, report: Callable[[str], None]
     Raises:
         ModelError: there is no such model, or it cannot be fetched or converted.
     """
-    path = Path(name).expanduser() if name.startswith("~/") else Path(name)
+    path = expand_home(name) if name.startswith("~/") else Path(name)
     if name and _exists(path):
         _refuse_revision(name, revision)
         return _resolve_path(path, report)

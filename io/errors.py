@@ -4,6 +4,8 @@
     |- InputError (ValueError)           the input cannot be used as a whole: missing, unreadable, no such column
     |- OutputNameError (ValueError)      the output's name stands for no format
     |- OutputExistsError (FileExistsError)   the output name is taken, or is the input
+    |- LockedError                       another run is writing this output
+    |- VerificationError                 what was written is not what should be there
     `- StorageError (OSError)            the disk is full, read-only or failing
 
 What is wrong with a single row is no exception but data: `RowError` in `row.py`.
@@ -30,6 +32,14 @@ class OutputNameError(DataError, ValueError):
 
 class OutputExistsError(DataError, FileExistsError):
     """The output may not be written where it was asked for."""
+
+
+class LockedError(DataError):
+    """Another run is writing this output."""
+
+
+class VerificationError(DataError):
+    """A file is not what the run wrote, or should have written."""
 
 
 class StorageError(DataError, OSError):

@@ -65,7 +65,10 @@ def compile_worker(work: Callable[[Any], None], fields: type[tuple[Any, ...]]) -
 def _cache_folder() -> str | None:
     """Below NUMBA_CACHE_DIR or the user's cache; None where nothing can be kept."""
     given = numba.config.CACHE_DIR
-    root = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "infer"
+    try:
+        root = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "infer"
+    except RuntimeError:  # This user has no home directory.
+        return None
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -202,6 +201,5 @@ def test_ctrl_c_ends_a_run_with_130_and_leaves_no_file(model, tmp_path):
                 break
         last_lines = process.stderr.read().splitlines()[-2:]
     assert process.returncode == 130
-    assert re.fullmatch(r"interrupted after [\d,]+ rows", last_lines[0])
-    assert last_lines[1].startswith("hint: nothing was kept: ")
+    assert last_lines == ["interrupted, rows saved: 0", "hint: run the same command again to continue"]
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

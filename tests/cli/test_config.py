@@ -49,6 +49,7 @@ def test_every_flag_reaches_its_field():
             "--row-params",
         ),
         *("--prompt", "Say {text}", "--system", "Be kind", "--prefix", "llm_", "--seed", "0", "--allow-errors"),
+        *("--max-runtime", "1h30m"),
         *(
             "--model",
             "m",
@@ -122,6 +123,7 @@ def test_every_flag_reaches_its_field():
         ),
         trace="steps.parquet",
         allow_errors=True,
+        max_runtime=5_400.0,
     )
 
 

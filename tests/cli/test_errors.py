@@ -7,9 +7,24 @@ import errno
 import pytest
 import torch
 
-from infer.cli.errors import InterruptError, UsageError, error_message, exit_code
+from infer.cli.errors import (
+    ExitCode,
+    InterruptError,
+    StandardOutputError,
+    StoppedEarlyError,
+    UsageError,
+    error_message,
+    exit_code,
+)
 from infer.engine.errors import ConfigError, ModelError, RequestError
-from infer.io.errors import InputError, OutputExistsError, OutputNameError, StorageError
+from infer.io.errors import (
+    InputError,
+    LockedError,
+    OutputExistsError,
+    OutputNameError,
+    StorageError,
+    VerificationError,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,10 +35,14 @@ from infer.io.errors import InputError, OutputExistsError, OutputNameError, Stor
         (OutputNameError("m"), 2),
         (InputError("m"), 4),
         (OutputExistsError("m"), 5),
+        (LockedError("m"), 6),
         (StorageError("m"), 7),
+        (StandardOutputError("m"), 7),
         (ModelError("m"), 8),
         (MemoryError(), 8),
         (torch.OutOfMemoryError("m"), 8),
+        (VerificationError("m"), 9),
+        (StoppedEarlyError("m"), 75),
         (InterruptError("m"), 130),
         (KeyError("m"), 1),
         # A row's error that gets this far was not made a row of the output.
@@ -46,10 +65,13 @@ def test_message_makes_control_characters_visible():
     assert error_message(error) == ("error: no such file: a\\x1b[2J\\nhint: rm -rf\nhint: did you mean '\\u202e'?")
 
 
-def test_interruption_is_not_called_an_error():
-    assert error_message(InterruptError("interrupted after 3 rows", "nothing was kept")) == (
-        "interrupted after 3 rows\nhint: nothing was kept"
-    )
+@pytest.mark.parametrize("error_class", [InterruptError, StoppedEarlyError])
+def test_stop_that_was_asked_for_is_not_called_an_error(error_class):
+    assert error_message(error_class("stopped", "run again")) == "stopped\nhint: run again"
+
+
+def test_no_code_is_the_one_that_a_scheduler_takes_for_skipped():
+    assert 99 not in list(ExitCode)
 
 
 def test_settings_of_the_engine_are_called_by_their_flags():

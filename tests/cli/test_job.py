@@ -17,7 +17,7 @@ import pytest
 from echo_engine import EchoEngine
 
 from infer.cli.config import JobConfig
-from infer.cli.errors import InterruptError, UsageError
+from infer.cli.errors import InterruptError, StoppedEarlyError, UsageError
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
@@ -259,19 +259,25 @@ def test_failure_to_load_leaves_nothing_behind(tmp_path, error):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
-def test_interruption_keeps_nothing_and_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (signal.SIGINT, InterruptError, "interrupted, rows saved: 0"),
+        (signal.SIGTERM, StoppedEarlyError, "stopped by SIGTERM, rows saved: 0"),
+    ],
+)
+def test_stop_keeps_nothing_and_says_so(tmp_path, number, error, message):
     source = write_jsonl(tmp_path / "in.jsonl", *[{"text": "a"}] * 20)
 
     class InterruptedEngine(EchoEngine):
         def step(self) -> list[Any]:
             if self._num_finished >= 8:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
             return super().step()
 
-    with pytest.raises(InterruptError) as caught:
+    with pytest.raises(error) as caught:
         run(source, tmp_path / "out.jsonl", InterruptedEngine())
-    assert re.fullmatch(r"interrupted after (8|12) rows", str(caught.value))
-    assert caught.value.hint.startswith("nothing was kept")
+    assert str(caught.value) == message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
