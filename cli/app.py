@@ -15,6 +15,7 @@ from infer.cli.models import models_app
 from infer.cli.run import EPILOG, run_command
 from infer.cli.stdout import checked_stdout
 from infer.cli.stop_request import Stopped, StopRequest, stop_error
+from infer.cli.verify import verify_command
 from infer.cli.version import infer_version, version_command
 from infer.engine.cache_dir import cache_dir
 from infer.engine.errors import ConfigError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command("run", cls=SectionedCommand, epilog=EPILOG, context_settings={"auto_envvar_prefix": "INFER"})(run_command)
 app.add_typer(models_app, name="models")
+app.command("verify")(verify_command)
 app.command("version")(version_command)
 
 

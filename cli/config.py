@@ -6,7 +6,6 @@ values arrive here. What excludes what is settled here.
 
 from __future__ import annotations
 
-import secrets
 import sys
 from dataclasses import dataclass, field, fields
 from glob import has_magic
@@ -16,18 +15,23 @@ from typing import TYPE_CHECKING
 import orjson
 
 from infer.cli.duration import parse_duration
+from infer.cli.error_limit import ErrorLimit, parse_error_limit
 from infer.cli.errors import UsageError
 from infer.cli.flags import flag
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
 from infer.engine.sampling_params import SamplingParams
-from infer.io.paths import input_files
+from infer.io.paths import STANDARD_INPUT, input_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
 _PROMPT_FLAGS = ("prompt_column", "prompt", "prompt_file", "messages_column")
+_NOT_REPEATED = (
+    "output", "overwrite", "restart", "state_dir", "json", "trace", "max_runtime", "on_error", "max_errors", "help",
+)  # fmt: skip
+"""What a retry decides anew."""
 _EXCLUSIVE = (_PROMPT_FLAGS, ("raw", "system"), ("raw", "messages_column"))
 """Of each group a run has one."""
 
@@ -38,9 +42,15 @@ class JobConfig:
 
     inputs: tuple[str, ...]
     output: str
-    seed: int
-    """Every row's draws follow from it and from the row's position."""
+    seed: int | None = None
+    """Every row's draws follow from it and from the row's position. None: drawn, and kept until all rows are done."""
     overwrite: bool = False
+    restart: bool = False
+    """Discard what is saved of an earlier run."""
+    state_dir: str | None = None
+    """Where to keep what is saved; None is beside the output."""
+    save_interval: float = 30.0
+    """Most seconds that a row which is done waits to be saved."""
     prompt: PromptSpec = field(default_factory=PromptSpec)
     limit: int | None = None
     keep: tuple[str, ...] | None = None
@@ -54,8 +64,11 @@ class JobConfig:
     """Where to write what each step decided."""
     allow_errors: bool = False
     """Failed rows do not change the exit code."""
+    error_limit: ErrorLimit = field(default_factory=ErrorLimit)
     max_runtime: float | None = None
     """Seconds after which the run stops, to be continued."""
+    flags: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What was asked for, to be asked for again by `infer retry`."""
 
 
 def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ()) -> JobConfig:
@@ -69,6 +82,8 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
     inputs = tuple(flags["inputs"])
     if flags["limit"] is not None and flags["limit"] < 1:
         raise UsageError(f"--limit must be at least 1: {flags['limit']}")
+    if flags["output"] == "-" and flags["json"]:
+        raise UsageError("--json and -o - both print on standard output", "name a file with -o OUT.parquet")
     if flags["output"] == "":
         raise UsageError("-o names no file")
     if not _is_unicode(flags["prefix"]):
@@ -76,8 +91,11 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
     return JobConfig(
         inputs=inputs,
         output=flags["output"] or default_output(inputs),
-        seed=secrets.randbelow(2**32) if flags["seed"] is None else flags["seed"],
+        seed=flags["seed"],
         overwrite=flags["overwrite"],
+        restart=flags["restart"],
+        state_dir=flags["state_dir"],
+        save_interval=_save_interval(flags["save_interval"]),
         prompt=_prompt(flags),
         limit=None if flags["limit"] is None else min(flags["limit"], sys.maxsize),
         keep=None if flags["keep"] is None else _parse_names("--keep", flags["keep"]),
@@ -87,7 +105,9 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
         engine=_engine(flags),
         trace=flags["trace"],
         allow_errors=flags["allow_errors"],
+        error_limit=parse_error_limit(flags["on_error"], flags["max_errors"]),
         max_runtime=None if flags["max_runtime"] is None else parse_duration(flags["max_runtime"], "--max-runtime"),
+        flags=_repeatable(flags, inputs),
     )
 
 
@@ -107,6 +127,25 @@ def default_output(inputs: Sequence[str]) -> str:
     if path.suffix in (".gz", ".zst"):
         path = path.with_suffix("")
     return str(path.with_suffix(".infer.parquet"))
+
+
+def _save_interval(seconds: float) -> float:
+    if not seconds >= 0:
+        raise UsageError(f"--save-interval must not be negative: {seconds:g}")
+    return seconds
+
+
+def _repeatable(flags: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
+    """The flags that say what is computed, so that they mean the same in another directory."""
+    names = [name for name, value in flags.items() if name not in _NOT_REPEATED and value is not None]
+    repeated = {name: flags[name] for name in names}
+    repeated["inputs"] = [each if each == STANDARD_INPUT else str(Path(each).absolute()) for each in inputs]
+    if flags["prompt_file"] is not None:
+        repeated["prompt"] = _read_template(repeated.pop("prompt_file"))
+    for name in ("model", "speculative_model"):
+        if flags[name] is not None and Path(flags[name]).exists():
+            repeated[name] = str(Path(flags[name]).absolute())
+    return repeated
 
 
 def _without_overruled(flags: Mapping[str, Any], from_environment: Collection[str]) -> dict[str, Any]:

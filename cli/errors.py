@@ -3,6 +3,7 @@
     CommandError
     |- UsageError (ValueError)   flags that cannot be meant; exit 2
     |- StandardOutputError       what was asked for cannot be printed; exit 7
+    |- TooManyErrorsError        more rows have failed than may; exit 3
     |- StoppedEarlyError         a signal or the time that is up; exit 75
     `- InterruptError            the user pressed Ctrl-C; exit 130
 
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from infer.engine.errors import ConfigError, ModelError
 from infer.io.errors import (
+    FingerprintError,
     InputError,
     LockedError,
     OutputExistsError,
     OutputNameError,
+    StateError,
     StorageError,
     VerificationError,
 )
@@ -65,6 +68,10 @@ class StoppedEarlyError(CommandError):
     """Somebody else than the user at the terminal asked to stop, or the time was up."""
 
 
+class TooManyErrorsError(CommandError):
+    """More rows have failed than may."""
+
+
 class InterruptError(CommandError):
     """The user asked to stop."""
 
@@ -79,11 +86,14 @@ _EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (OutputNameError, ExitCode.USAGE),
     (InputError, ExitCode.INPUT),
     (OutputExistsError, ExitCode.REFUSED),
+    (FingerprintError, ExitCode.REFUSED),
     (LockedError, ExitCode.LOCKED),
     (StorageError, ExitCode.STORAGE),
+    (StateError, ExitCode.STORAGE),
     (StandardOutputError, ExitCode.STORAGE),
     (ModelError, ExitCode.MODEL),
     (VerificationError, ExitCode.VERIFICATION),
+    (TooManyErrorsError, ExitCode.ROW_ERRORS),
     (StoppedEarlyError, ExitCode.STOPPED),
     (InterruptError, ExitCode.INTERRUPTED),
 )
@@ -99,7 +109,7 @@ def exit_code(error: Exception) -> ExitCode:
 
 def error_message(error: Exception) -> str:
     """The lines for a person: what was found, then `hint:`; for a bug where it happened and how to report it."""
-    if isinstance(error, InterruptError | StoppedEarlyError):
+    if isinstance(error, InterruptError | StoppedEarlyError | TooManyErrorsError):
         return _lines(str(error), hint=error.hint)
     if _is_out_of_memory(error):
         hint = "lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization"

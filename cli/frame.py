@@ -87,6 +87,10 @@ class Frame:
             time.append("   eta ", "dim")
             time.append("--:--" if seconds_left is None else tqdm.format_interval(seconds_left))
         rows.append(" rows", "dim")
+        if snapshot.rows_resumed:
+            rows.append(f" ({count(snapshot.rows_resumed)} resumed)", "dim")
+        if snapshot.rows_saved is not None:
+            rows.append(f"   {count(snapshot.rows_saved)} saved", "dim")
         if snapshot.rows_failed:
             rows.append(f"   {count(snapshot.rows_failed)} failed", _ALARM)
         lines = _spread(rows, time, width)

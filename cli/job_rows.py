@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from infer.cli.report import FailureTally
 from infer.cli.row_params import read_priority
-from infer.engine.errors import RequestError
+from infer.engine.errors import RequestError, describe
 from infer.engine.request import Request
 from infer.engine.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from infer.cli.prompt import PromptBuilder
     from infer.cli.result import Record, ResultBuilder
     from infer.cli.row_params import RowParams
+    from infer.cli.saving import Saver
     from infer.engine.request import Completion
     from infer.engine.sampling_params import SamplingParams
-    from infer.io.publish import OutputFile
     from infer.io.row import Row
 
 
@@ -34,7 +34,16 @@ class RunCounts:
     generated_tokens: int = 0
     """Those of answers that were not kept included."""
     cached_tokens: int = 0
+    rows_resumed: int = 0
+    """Done in an earlier run."""
     failures: FailureTally = field(default_factory=FailureTally)
+
+    def resume(self, num_rows: int, failures: Mapping[str, int]) -> None:
+        """Take over what an earlier run has done."""
+        self.rows_done += num_rows
+        self.rows_resumed = num_rows
+        for code, num_failed in failures.items():
+            self.failures.add(code, "in an earlier run", num_failed)
 
     @property
     def rows_failed(self) -> int:
@@ -74,24 +83,35 @@ class JobRows:
         prompts: PromptBuilder,
         sampling: RowSampling,
         results: ResultBuilder,
-        output: OutputFile,
+        saver: Saver,
         counts: RunCounts,
     ) -> None:
         self._prompts = prompts
         self._sampling = sampling
         self._results = results
-        self._output = output
+        self._saver = saver
         self._counts = counts
 
     def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
-        prompts = iter(self._prompts.build_many(row for row in rows if row.error is None))
+        prompts = iter(self._build([row for row in rows if row.error is None]))
         return [
             self._request(row, next(prompts)) if row.error is None else RequestError(row.error.code, row.error.message)
             for row in rows
         ]
 
+    def begin(self, last_index: int) -> None:
+        self._saver.begin(last_index)
+
+    def begin_alone(self, index: int) -> None:
+        self._saver.begin_alone(index)
+
     def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
         self._counts.rows_done += 1
+        if not isinstance(outcome, RequestError):
+            try:
+                record = self._results.completed(row.index, outcome)
+            except Exception as error:
+                outcome = _internal(error)
         if isinstance(outcome, RequestError):
             self._counts.failures.add(outcome.code, str(outcome))
             return self._results.failed(row.index, outcome.code, str(outcome))
@@ -101,10 +121,23 @@ class JobRows:
         self._counts.completion_tokens += outcome.num_output_tokens
         self._counts.generated_tokens += outcome.num_generated_tokens
         self._counts.cached_tokens += outcome.num_cached_tokens
-        return self._results.completed(row.index, outcome)
+        return record
 
     def write(self, rows: list[tuple[Row, Record]]) -> None:
-        self._output.write(rows)
+        self._saver.add(rows)
+
+    def _build(self, rows: list[Row]) -> list[list[int] | RequestError]:
+        try:
+            return [*self._prompts.build_many(rows)]
+        except Exception:
+            # Of one row among them, most likely. None of the others is to suffer from it.
+            return [self._build_one(row) for row in rows]
+
+    def _build_one(self, row: Row) -> list[int] | RequestError:
+        try:
+            return self._prompts.build_many([row])[0]
+        except Exception as error:
+            return _internal(error)
 
     def _request(self, row: Row, prompt: list[int] | RequestError) -> Request | RequestError:
         if isinstance(prompt, RequestError):
@@ -113,3 +146,10 @@ class JobRows:
             return self._sampling.request(row, prompt)
         except RequestError as error:
             return error
+        except Exception as error:
+            return _internal(error)
+
+
+def _internal(error: Exception) -> RequestError:
+    """What nobody foresaw is the row's own, as far as can be told."""
+    return RequestError("internal", describe(error))

@@ -77,6 +77,10 @@ def _parts(snapshot: RunSnapshot, throughput: Throughput) -> list[str]:
         parts = [f"{count(snapshot.rows_done)} rows"]
     else:
         parts = [f"{count(snapshot.rows_done)}/{count(total)} rows", percent(snapshot.rows_done, total)]
+    if snapshot.rows_resumed:
+        parts[0] += f" ({count(snapshot.rows_resumed)} resumed)"
+    if snapshot.rows_saved is not None:
+        parts.append(f"{count(snapshot.rows_saved)} saved")
     parts += [
         f"{count(snapshot.rows_failed)} failed",
         f"prompt {rate(throughput.prompt_tokens_per_second)}",

@@ -76,8 +76,8 @@ class FailureTally:
         self._rows: dict[str, int] = {}
         self._examples: dict[str, str] = {}
 
-    def add(self, code: str, message: str) -> None:
-        self._rows[code] = self._rows.get(code, 0) + 1
+    def add(self, code: str, message: str, num_rows: int = 1) -> None:
+        self._rows[code] = self._rows.get(code, 0) + num_rows
         self._examples.setdefault(code, message)
 
     def counts(self) -> list[FailureCount]:
@@ -88,7 +88,9 @@ class FailureTally:
 
 def print_report(console: Console, summary: RunSummary, failures: Sequence[FailureCount]) -> None:
     """Say what came of the run. A row's message is cut to the width of a terminal, and nothing in a log."""
-    for line in (_headline(summary), *_tokens(summary)):
+    # Where all rows are an earlier run's, there is nothing to say of this one.
+    tokens = [] if summary.rows == summary.rows_resumed and summary.rows else _tokens(summary)
+    for line in (_headline(summary), *tokens):
         console.print(line, soft_wrap=True)
     for line in _failures(failures):
         if console.is_terminal:

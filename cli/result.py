@@ -89,7 +89,9 @@ class ResultBuilder:
     def failed(self, row_index: int, code: str, message: str) -> Record:
         """A row that never reached the model."""
         record: Record = dict.fromkeys(self._names)
-        return record | {"finish_reason": "error", "error_code": code, "error": message, "_row": row_index}
+        # A template's own words may quote half a character of the row.
+        shown = message.encode(errors="backslashreplace").decode()
+        return record | {"finish_reason": "error", "error_code": code, "error": shown, "_row": row_index}
 
     def _answer(self, choice: Choice) -> Record:
         logprobs = None if choice.logprobs is None else [self._position(each) for each in choice.logprobs]

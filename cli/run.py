@@ -49,8 +49,17 @@ def run_command(
     row_params: Annotated[
         bool, _prompt("--row-params", help="columns named like sampling options override them")
     ] = False,
-    output: Annotated[str | None, _output("-o", "--output", metavar="FILE", help=".parquet or .jsonl")] = None,
+    output: Annotated[
+        str | None, _output("-o", "--output", metavar="FILE", help=".parquet, .jsonl, DIR/, or -")
+    ] = None,
     overwrite: Annotated[bool, _output("--overwrite", help="replace an output that exists")] = False,
+    restart: Annotated[bool, _output("--restart", help="discard what an earlier run has saved")] = False,
+    state_dir: Annotated[
+        str | None, _output(metavar="DIR", help="where to save rows [default: beside the output]")
+    ] = None,
+    save_interval: Annotated[
+        float, _output(metavar="SEC", help="most seconds until rows are saved", show_default=True)
+    ] = 30.0,
     keep: Annotated[str | None, _output(metavar="A,B", help="the input columns to keep, instead of all")] = None,
     prefix: Annotated[str, _output(metavar="TEXT", help="put before the names of the result columns")] = "",
     model: Annotated[
@@ -115,6 +124,9 @@ def run_command(
     max_num_draft_tokens: Annotated[
         int, _engine(metavar="N", help="most guesses in a step")
     ] = _DEFAULT.max_num_draft_tokens,
+    row_timeout: Annotated[
+        float | None, _fitted(metavar="SECONDS", help="give a row up after so long [default: never]")
+    ] = _DEFAULT.row_timeout,
     prepack_linears: Annotated[
         bool, _fitted(help="lay weights out once, on a CPU [default: on]")
     ] = _DEFAULT.prepack_linears,
@@ -162,6 +174,12 @@ def run_command(
     json: Annotated[bool, _report("--json", help="print one JSON object at the end")] = False,
     trace: Annotated[str | None, _report(metavar="FILE", help="write what each step decided, as .parquet")] = None,
     allow_errors: Annotated[bool, _report("--allow-errors", help="exit 0 although rows failed")] = False,
+    on_error: Annotated[
+        Literal["record", "fail"], _report(metavar="NAME", help="record; fail: stop at the first row that fails")
+    ] = "record",
+    max_errors: Annotated[
+        str | None, _report(metavar="N", help="stop when more rows fail, or more than 1%; run again")
+    ] = None,
     max_runtime: Annotated[str | None, _report(metavar="TIME", help="stop after 90, 30m, 1h30m; run again")] = None,
 ) -> None:
     """Run a model over every row of INPUT.

@@ -26,3 +26,7 @@ class RunSnapshot:
     output_name: str
     completion_tokens_done: int = 0
     """Of the finished rows alone."""
+    rows_saved: int | None = None
+    """That no crash can take; None where nothing is saved."""
+    rows_resumed: int = 0
+    """Done in an earlier run."""

@@ -23,16 +23,16 @@ class _StandardOutput(io.FileIO):
     """The descriptor under all of Python's streams over it. After a failure it swallows the rest: what is left in their
     buffers would fail again when they are closed."""
 
-    _has_failed = False
+    has_failed = False
 
     def write(self, data: ReadableBuffer, /) -> int:
-        if not self._has_failed:
+        if not self.has_failed:
             try:
                 return super().write(data)
             except BrokenPipeError:
-                self._has_failed = True
+                self.has_failed = True
             except OSError as error:
-                self._has_failed = True
+                self.has_failed = True
                 raise StandardOutputError(f"standard output cannot be written: {error.strerror}") from error
         return memoryview(data).nbytes
 
@@ -73,3 +73,9 @@ def print_summary(line: str) -> None:
         print(line, flush=True)
     except StandardOutputError as error:
         raise StandardOutputError(str(error), "the rows are in the output file") from error
+
+
+def reader_has_gone() -> bool:
+    """Whether what is printed reaches nobody any more."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _StandardOutput) and raw.has_failed

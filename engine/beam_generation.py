@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from infer.engine.beam_search import BeamSearch
 from infer.engine.detokenizer import detokenize
-from infer.engine.generation import abort_all, failed_completion, finished_completion
+from infer.engine.generation import abort_all, failed_completion, finished_completion, partial_choice
 from infer.engine.request import Choice, TokenLogprob
 from infer.engine.sequence import Sequence
 from infer.engine.stopping import Stop
@@ -94,7 +94,13 @@ class BeamGeneration:
         return finished_completion(self, self._answers)
 
     def abort(self) -> None:
-        abort_all(self._context.scheduler, (beam.sequence for beam in self._beams))
+        abort_all(self._context.scheduler, self.sequences())
+
+    def sequences(self) -> list[Sequence]:
+        return [beam.sequence for beam in self._beams]
+
+    def partial_choices(self) -> list[Choice]:
+        return [*self._answers, *map(partial_choice, self.sequences())]
 
     def _advance(self) -> None:
         num_candidates = self._search.num_candidates

@@ -91,6 +91,8 @@ class EngineConfig:
     """Most drafts in a step. They are part of `max_num_batched_tokens` too, which bounds what enters the model and so,
     since nothing advances by more than it enters, also what a step advances; this bounds the rows of logits that a step
     has beyond one a sequence."""
+    row_timeout: float | None = None
+    """Seconds after which a request is given up, counted from when its first token is computed. None is no limit."""
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True
@@ -120,6 +122,9 @@ class EngineConfig:
             )
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1: {self.memory_utilization}")
+        # Negated, so that NaN is refused, too.
+        if self.row_timeout is not None and not 0.0 < self.row_timeout < float("inf"):
+            raise ConfigError(f"row_timeout must be above 0: {self.row_timeout}")
         self._check_tiers()
         longest = self.max_model_len or 0
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < longest:

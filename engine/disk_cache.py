@@ -89,6 +89,9 @@ class DiskCache:
         """The same: of what leaves host memory, the prompts are here already."""
         self.save(blocks)
 
+    def reset(self) -> None:
+        """Files hold what was copied by steps that ended well."""
+
     def _read(self, block_id: int, block_hash: BlockHash) -> bool:
         path = self._path(block_hash)
         row = self._host.row(block_id)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from infer.engine.batch import build_batch
+from infer.engine.cached_prefix import CachedPrefix
 from infer.engine.fitting import fit_model_len
-from infer.engine.kv_cache_manager import CachedPrefix, KVCacheManager
+from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.model_runner import ModelRunner
 from infer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from infer.engine.sequence import Sequence
@@ -73,6 +74,11 @@ class DraftModelProposer:
         # Nobody asks what has become of the blocks.
         self._manager.pool.take_events()
         return [own.output_token_ids[:num_tokens] for own in targets]
+
+    def reset(self) -> None:
+        self._own.clear()
+        self._manager.reset()
+        self._manager.pool.take_events()
 
     def _follow(self, sequence: Sequence) -> Sequence:
         """Our own one, with the same tokens; what was guessed right need not be computed again."""

@@ -4,46 +4,45 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
-from infer.engine.batch import build_batch
 from infer.engine.beam_generation import BeamGeneration
 from infer.engine.cache_tiers import make_cache_manager, open_disk_cache
+from infer.engine.complete_all import complete_all
+from infer.engine.deadlines import Deadlines
 from infer.engine.draft_model import load_draft_model, spec_of_both
 from infer.engine.draft_model_proposer import DraftModelProposer
-from infer.engine.errors import ConfigError, RequestError
+from infer.engine.errors import ConfigError, EngineError, RequestError, describe
+from infer.engine.failures import give_memory_back, is_out_of_memory
 from infer.engine.fitting import choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
 from infer.engine.generation import GenerationContext
 from infer.engine.host_cache import HostCache
-from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_identity import kv_identity
 from infer.engine.model_dtype import dtype_name
 from infer.engine.model_runner import ModelRunner
 from infer.engine.network import load_network
 from infer.engine.ngram_proposer import NgramProposer
+from infer.engine.open_requests import OpenRequests
 from infer.engine.phase_timer import PhaseTimer
-from infer.engine.request import Choice, Completion, Request, check_prompt
+from infer.engine.recovery import Recovery
+from infer.engine.request import Completion, Request, check_prompt
 from infer.engine.sampled_generation import SampledGeneration
 from infer.engine.sampler import Sampler
 from infer.engine.sampling_params import from_generation_config
-from infer.engine.scheduler import Pause, Scheduler
-from infer.engine.seeding import derive_seed
-from infer.engine.sequence import Sequence
+from infer.engine.scheduler import Scheduler
 from infer.engine.speculative import NoSpeculation, make_speculation
-from infer.engine.stats import EngineStats
-from infer.engine.step_sampling import sample_runs
+from infer.engine.stats import EngineStats, scheduler_figures
+from infer.engine.step_executor import StepExecutor
+from infer.engine.step_limits import Pause
 from infer.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from infer.engine.config import EngineConfig
-    from infer.engine.generation import Generation
     from infer.engine.sampling_params import SamplingParams
-    from infer.engine.sampling_row import SamplingRow
-    from infer.engine.scheduler_output import SchedulerOutput
-    from infer.engine.speculative import Proposer, Run, Speculation
+    from infer.engine.speculative import Proposer, Speculation
     from infer.engine.step_record import StepRecord
 
 
@@ -58,8 +57,14 @@ class Engine:
         ModelError: the model cannot be found, read or run exactly.
     """
 
-    def __init__(self, config: EngineConfig, report: Callable[[str], None] = lambda line: None) -> None:
-        """`report` is told, a line at a time, what takes long: a download, a conversion."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        report: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`report` is told, a line at a time, what takes long, a download, a conversion, and what went wrong; `clock`
+        gives the seconds that count for `row_timeout`."""
         self.config = config
         self._report = report
         self.network = load_network(config.model, config, choose_device(config.device), report, config.revision)
@@ -75,13 +80,11 @@ class Engine:
             eos_token_ids=self.tokenizer.eos_token_ids,
             encode=partial(self.tokenizer.encode, add_special_tokens=False),
         )
-        self._warm_up()
+        self.network.warm_up(config)
         self._timer = PhaseTimer()
-        self._generations: dict[int, Generation] = {}
+        self._requests = OpenRequests(Deadlines(config.row_timeout, clock))
         self._scheduler: Scheduler | None = None
-        self._runner: ModelRunner | None = None
         self._speculation: Speculation = NoSpeculation()
-        self._num_finished = self._num_completion_tokens = 0
 
     def describe(self) -> list[str]:
         """What was loaded and on what it runs, a line each."""
@@ -94,6 +97,16 @@ class Engine:
         if network.backend.fallback_reason:
             lines.append(network.backend.fallback_reason)
         return lines
+
+    def identity(self) -> dict[str, str]:
+        """On what, and in what, the model runs: what may round differently elsewhere."""
+        network = self.network
+        layers = f"{network.num_fused_kernels} fused, {network.num_prepacked_linears} prepacked"
+        return {
+            "dtype of the model": dtype_name(network.loaded.dtype),
+            "device": network.device.type,
+            "kernels": f"{network.backend.name}, {layers}",
+        }
 
     def check_sampling_params(self, params: SamplingParams) -> None:
         """What only the model can tell of parameters that are meant for many requests.
@@ -130,11 +143,15 @@ class Engine:
         self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
         kv_cache = network.allocate_kv_cache(num_blocks)
         host_cache = HostCache(kv_cache, num_host_blocks)
-        self._runner = ModelRunner(network.model, kv_cache, host_cache)
+        runner = ModelRunner(network.model, kv_cache, host_cache)
+        self._executor = StepExecutor(
+            runner, self._sampler, self._requests.sampling_rows, config.block_size, network.device, self._timer
+        )
         identity = partial(kv_identity, config, network.config, network.weights_digest, kv_cache)
         disk_cache = open_disk_cache(config, identity, host_cache, self._report)
         manager = make_cache_manager(config, num_blocks, num_host_blocks, disk_cache, window=spec.window)
         self._scheduler = Scheduler(config, manager, network.cost_model)
+        self.recovery = Recovery(config, self._scheduler, self._requests)
         self._speculation = make_speculation(config, self._make_proposer(num_blocks))
         return f"kv cache: {spec.describe(num_blocks)}"
 
@@ -146,25 +163,32 @@ class Engine:
         return self._scheduler
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._generations)
+        return len(self._requests) > 0
 
     def add_request(self, request: Request) -> None:
         """Queue a request; it may be refused, and then the engine is as it was.
 
         Raises:
-            RequestError: `empty_prompt`, `prompt_too_long`, or `invalid_input` for tokens the model does not have.
+            RequestError: `empty_prompt`, `prompt_too_long`, `invalid_input` for tokens the model does not have, or what
+                nobody foresaw: `internal`, `oom`.
         """
-        assert request.request_id not in self._generations, f"request id in use: {request.request_id}"
+        assert request.request_id not in self._requests, f"request id in use: {request.request_id}"
         scheduler = self.scheduler
         check_prompt(request.prompt_token_ids, self.vocab_size, self.max_model_len)
         kind = SampledGeneration if request.sampling_params.beam_width is None else BeamGeneration
-        generation = kind(request, GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len))
+        context = GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len)
+        try:
+            generation = kind(request, context)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise RequestError("oom" if is_out_of_memory(error) else "internal", describe(error)) from error
         scheduler.add(generation.root)
-        self._generations[request.request_id] = generation
+        self._requests.add(generation)
 
     def abort_request(self, request_id: int) -> None:
         """Forget an unfinished request, in whatever state it is."""
-        self._generations.pop(request_id).abort()
+        self._requests.abort(request_id)
 
     @property
     def last_step(self) -> StepRecord | None:
@@ -179,17 +203,55 @@ class Engine:
         self.scheduler.pause = Pause.NOTHING
 
     def step(self) -> list[Completion]:
-        """Advance the unfinished requests by one step of the model. Returns those that it finished."""
+        """Advance the unfinished requests by one step of the model. Returns those that it finished.
+
+        Raises:
+            Exception: whatever went wrong; `recover` must be called before the next step.
+        """
+        running = self.scheduler.running
+        self.recovery.begin_step()
         with self._timer.phase("draft"):
-            self._speculation.propose(self.scheduler.running)
+            self._speculation.propose(running)
         begin = perf_counter()
         with self._timer.phase("schedule"):
             output = self.scheduler.schedule()
-        runs = self._execute(output)
+        self.recovery.planned = output
+        self._requests.begin_step(output)
+        runs = self._executor.execute(output)
         with self._timer.phase("update"):
-            completions = self._update(output, runs)
+            self.scheduler.update(output, {each: len(run) - 1 for each, run in runs.items() if each.draft_token_ids})
+            _logger.debug("%s", self.scheduler.last_step)
+            self._requests.accept(runs)
+            self._requests.end_overdue()
         self._speculation.observe(runs, output.num_scheduled_tokens, perf_counter() - begin)
-        return completions
+        self.recovery.end_step()
+        return self._requests.take_finished()
+
+    def recover(self, error: Exception) -> list[Completion]:
+        """Make the engine fit to go on after `step` raised `error`: all unfinished requests are computed again, in
+        smaller steps, with the same answers. Returns what the step had finished, and the request that failed, where it
+        is known to be the one to blame: `oom`, or `internal`.
+
+        Raises:
+            Exception: `error` itself, where to go on is of no use.
+        """
+        if self._scheduler is None:
+            raise error
+        blame = self.recovery.judge(error)
+        _logger.debug("a step failed", exc_info=error)
+        give_memory_back(error, self.network.device)
+        if blame is not None:
+            self._requests.fail(blame.request_id, blame.error_code, blame.error)
+        self._requests.restart()
+        self.scheduler.reset(self._requests.sequences())
+        self._speculation.reset()
+        if self.network.device.type == "cpu" and is_out_of_memory(error):
+            # Copies in host memory are made of what is short.
+            self.scheduler.kv_cache_manager.drop_tiers()
+            self._executor.runner.release_host_cache()
+        if blame is None:
+            self._report(f"a step failed, the next have {self.recovery.describe()}: {describe(error)}")
+        return self._requests.take_finished()
 
     def generate(
         self, prompts: Iterable[str | list[int]], sampling_params: SamplingParams | None = None, *, seed: int = 0
@@ -199,97 +261,18 @@ class Engine:
         Each prompt draws from a seed of its own, derived from `seed` and its place. Not while the engine is paused.
         """
         assert self.scheduler.pause is Pause.NOTHING, "the engine is paused: it would never end"
-        params = sampling_params or self.default_sampling_params
-        completions: dict[int, Completion] = {}
-        for number, prompt in enumerate(prompts):
-            try:
-                ids = self.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
-                self.add_request(Request(number, tuple(ids), params, derive_seed(seed, number, 0)))
-            except RequestError as error:
-                nothing = Choice("", (), "error")
-                completions[number] = Completion(number, (nothing,), 0, error_code=error.code, error=str(error))
-        while self.has_unfinished_requests():
-            completions |= {completion.request_id: completion for completion in self.step()}
-        return [completions[number] for number in sorted(completions)]
+        return complete_all(self, prompts, sampling_params or self.default_sampling_params, seed)
 
     def stats(self) -> EngineStats:
         """A snapshot; cheap enough to be taken several times a second."""
-        scheduler = self.scheduler
-        manager = scheduler.kv_cache_manager
-        # A request counts once, however many of its sequences run or wait.
-        running = {each.request_id for each in scheduler.running}
-        swapped = {each.request_id for each in scheduler.waiting if each.host_blocks} - running
-        waiting = {each.request_id for each in scheduler.waiting} - running - swapped
         return EngineStats(
-            num_requests_running=len(running),
-            num_requests_waiting=len(waiting),
-            num_requests_swapped=len(swapped),
-            num_requests_finished=self._num_finished,
-            num_preemptions_total=scheduler.counters.num_preemptions,
-            num_swaps_total=scheduler.counters.num_swaps,
-            num_blocks_to_host_total=scheduler.counters.num_blocks_to_host,
-            num_blocks_from_host_total=scheduler.counters.num_blocks_from_host,
-            num_blocks=manager.pool.num_blocks,
-            block_size=manager.block_size,
-            block_states=manager.pool.block_states(),
-            prefix_cache_queries=manager.prefix_cache_queries,
-            prefix_cache_hits=manager.prefix_cache_hits.total(),
-            prefix_cache_hits_by_tier=dict(manager.prefix_cache_hits),
-            prompt_tokens_total=scheduler.counters.prompt_tokens,
-            completion_tokens_total=self._num_completion_tokens,
-            tokens_wasted_total=scheduler.counters.tokens_wasted,
-            draft_tokens_total=scheduler.counters.draft_tokens,
-            accepted_tokens_total=scheduler.counters.accepted_tokens,
-            num_steps=scheduler.num_steps,
+            num_requests_finished=self._requests.num_finished,
+            completion_tokens_total=self._requests.num_completion_tokens,
             seconds=dict(self._timer.seconds),
+            **scheduler_figures(self.scheduler),
         )
 
     def _make_proposer(self, num_blocks: int) -> Proposer:
         if self._draft_model is None:
             return NgramProposer(self.config.prompt_lookup_min, self.config.prompt_lookup_max)
-        return DraftModelProposer(self._draft_model, num_blocks, self.config, self._sampler, self._next_row)
-
-    def _next_row(self, sequence: Sequence) -> SamplingRow:
-        return self._generations[sequence.request_id].sampling_rows(sequence)[0]
-
-    def _warm_up(self) -> None:
-        """Run one token through the network: what is compiled at first use is part of loading, not of the run."""
-        block_size = self.config.block_size
-        scheduler = Scheduler(self.config, KVCacheManager(1, block_size, enable_prefix_caching=False))
-        scheduler.add(Sequence(Request(0, (0,), self.default_sampling_params)))
-        runner = ModelRunner(self.network.model, self.network.allocate_kv_cache(1))
-        runner.execute(build_batch(scheduler.schedule(), block_size, self.network.device))
-
-    def _execute(self, output: SchedulerOutput) -> dict[Sequence, Run]:
-        """Run the plan. Returns what was sampled for each sequence that has reached its last token."""
-        assert self._runner is not None
-        with self._timer.phase("execute"):
-            self._runner.copy_before(output)
-        if not output.scheduled:
-            return {}
-        with self._timer.phase("prepare"):
-            batch = build_batch(output, self.config.block_size, self.network.device)
-        with self._timer.phase("execute"):
-            logits = self._runner.execute(batch)
-            self._runner.copy_after(output)
-        with self._timer.phase("sample"):
-            rows = {each: self._generations[each.request_id].sampling_rows(each) for each in batch.sampling}
-            return sample_runs(self._sampler, logits, rows)
-
-    def _update(self, output: SchedulerOutput, runs: dict[Sequence, Run]) -> list[Completion]:
-        self.scheduler.update(output, {each: len(run) - 1 for each, run in runs.items() if each.draft_token_ids})
-        _logger.debug("%s", self.scheduler.last_step)
-        completions = []
-        for sequence, run in runs.items():
-            generation = self._generations.get(sequence.request_id)
-            if generation is None:
-                # Of a request that failed by another of its sequences.
-                continue
-            num_before = generation.num_generated_tokens
-            completion = generation.accept(sequence, run)
-            self._num_completion_tokens += generation.num_generated_tokens - num_before
-            if completion is not None:
-                del self._generations[sequence.request_id]
-                completions.append(completion)
-        self._num_finished += len(completions)
-        return completions
+        return DraftModelProposer(self._draft_model, num_blocks, self.config, self._sampler, self._requests.next_row)

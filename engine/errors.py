@@ -9,6 +9,9 @@ EngineError
 
 from __future__ import annotations
 
+_MOST_CHARS = 300
+"""Of a line about an exception that nobody foresaw."""
+
 
 class EngineError(Exception):
     """Base of this room. `hint` says what to do, or is empty."""
@@ -36,3 +39,10 @@ class RequestError(EngineError, ValueError):
 
 class PromptError(RequestError):
     """A prompt that cannot be rendered: code `template_error`, `invalid_input`, `invalid_unicode` or `empty_prompt`."""
+
+
+def describe(error: BaseException) -> str:
+    """Class and text of any exception in one line, shortened."""
+    text = " ".join(str(error).split())
+    line = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return line if len(line) <= _MOST_CHARS else f"{line[: _MOST_CHARS - 3]}..."

@@ -55,6 +55,14 @@ class Generation(Protocol):
         """Take all its sequences out."""
         ...
 
+    def sequences(self) -> Many[Sequence]:
+        """Those that have not ended."""
+        ...
+
+    def partial_choices(self) -> list[Choice]:
+        """What there is of its answers. Those that have not ended have no text."""
+        ...
+
 
 def finished_completion(generation: Generation, choices: Iterable[Choice]) -> Completion:
     root = generation.root
@@ -65,6 +73,16 @@ def finished_completion(generation: Generation, choices: Iterable[Choice]) -> Co
         root.num_cached_tokens or 0,
         generation.num_generated_tokens,
     )
+
+
+def cut_short(generation: Generation, error_code: str, error: str) -> Completion:
+    """Of a request that ends with what it has come to."""
+    choices = generation.partial_choices()[: generation.root.request.sampling_params.n]
+    return replace(finished_completion(generation, choices), error_code=error_code, error=error)
+
+
+def partial_choice(sequence: Sequence) -> Choice:
+    return Choice("", tuple(sequence.output_token_ids), "error")
 
 
 def failed_completion(generation: Generation, sequence: Sequence, error_code: str, tokenizer: Tokenizer) -> Completion:

@@ -67,6 +67,10 @@ class HostCache:
             torch.cuda.synchronize(self._device)
         return self._rows[block_id - 1]
 
+    def release(self) -> None:
+        """Give the memory back, with what it holds. It is taken again when it is needed again."""
+        self.__dict__.pop("_rows", None)
+
     @cached_property
     def _rows(self) -> torch.Tensor:
         """Pinned where a GPU copies to and from it; elsewhere the system gives pages as they are written. Block 0

@@ -116,6 +116,13 @@ class HostTier:
         self.release(self._in_flight)
         self._saving, self._in_flight = [], []
 
+    def reset(self) -> None:
+        self.pool.reset()
+        self._brought.clear()
+        self._out, self._back, self._filled = [], [], []
+        self._saving, self._in_flight = [], []
+        self.pool.take_events()
+
     def check(self, references: Mapping[Block, int]) -> None:
         """Verify every invariant of the pool, and that nothing is left of past plans."""
         self.pool.check()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infer.engine.block_hash import hash_full_blocks
 from infer.engine.block_pool import BlockPool
+from infer.engine.cached_prefix import CachedPrefix
 from infer.engine.kv_connector import NoTier
 
 if TYPE_CHECKING:
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
     from infer.engine.kv_connector import HashedBlock, KVConnector, SwapSpace
     from infer.engine.scheduler_output import ScheduledSequence, Transfers
     from infer.engine.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
-    """What a sequence need not compute.
-
-    |-- blocks: on the device --|-- to be loaded --|      tokens behind num_tokens are computed
-    """
-
-    blocks: list[Block] = field(default_factory=list)
-    """Not yet touched."""
-    num_tokens: int = 0
-    tiers: list[str] = field(default_factory=list)
-    """Of each block to be loaded, where it comes from."""
 
 
 _NOTHING_CACHED = CachedPrefix()
@@ -214,6 +201,18 @@ class KVCacheManager:
     def commit(self) -> None:
         """The step has been made, with its copies."""
         self._swap_space.commit()
+
+    def reset(self) -> None:
+        """Forget all that any block holds, here and in host memory: whether a step that failed has filled it, copied it
+        or written over it, nobody knows. Sequences must hold nothing from then on."""
+        self.pool.reset()
+        self._copies.clear()
+        self._connector.reset()
+        self._swap_space.reset()
+
+    def drop_tiers(self) -> None:
+        """Do without host memory and what lies behind it from now on. Not while a sequence is swapped out."""
+        self._connector = self._swap_space = NoTier()
 
     def check_copies(self, sequences: Iterable[Sequence]) -> None:
         """Verify that host memory is held by `sequences` alone; for tests."""

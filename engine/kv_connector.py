@@ -44,6 +44,9 @@ class KVConnector(Protocol):
     def evict(self, blocks: Iterable[HashedBlock]) -> None:
         """The tier above is about to write over these blocks: keep what is worth it."""
 
+    def reset(self) -> None:
+        """What was planned may have been done or not: forget all that depends on it."""
+
 
 class SwapSpace(Protocol):
     """Holds the blocks of preempted sequences, as long as they are not given back."""
@@ -63,6 +66,9 @@ class SwapSpace(Protocol):
 
     def commit(self) -> None:
         """Those copies have been made."""
+
+    def reset(self) -> None:
+        """Whether they have been made is not known: forget all blocks."""
 
     def check(self, references: Mapping[Block, int]) -> None:
         """Verify, between two steps, that blocks are held by these references alone; for tests."""
@@ -95,6 +101,8 @@ class NoTier:
         return Transfers()
 
     def commit(self) -> None: ...
+
+    def reset(self) -> None: ...
 
     def check(self, references: Mapping[Block, int]) -> None:
         assert not references, references

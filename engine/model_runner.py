@@ -33,6 +33,10 @@ class ModelRunner:
         """Make the copies of what a step has filled."""
         self._host_cache.copy_out(output.transfers.filled)
 
+    def release_host_cache(self) -> None:
+        """Give its memory back; nobody may need what it holds."""
+        self._host_cache.release()
+
     @torch.inference_mode()
     def execute(self, batch: Batch) -> torch.Tensor:
         """Fill the step's slots of the cache. Returns logits `[num_logits, vocab_size]` in the model's dtype."""

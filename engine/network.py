@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infer.engine.attention import ATTENTION_NAME, probe_layers, register
+from infer.engine.batch import build_batch
 from infer.engine.cost_model import typical_costs
 from infer.engine.fitting import choose_backend
 from infer.engine.fusion import fuse_kernels
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
+from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_identity import weights_digest
 from infer.engine.model_loader import load_model
+from infer.engine.model_runner import ModelRunner
 from infer.engine.prepack import prepack_linears
+from infer.engine.request import Request
+from infer.engine.sampling_params import SamplingParams
+from infer.engine.scheduler import Scheduler
+from infer.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +59,13 @@ class Network:
     def allocate_kv_cache(self, num_blocks: int) -> KVCache:
         """Zero-filled, with so many usable blocks."""
         return allocate_kv_cache(self.cache_spec, num_blocks, self.backend, self.device)
+
+    def warm_up(self, config: EngineConfig) -> None:
+        """Run one token through it: what is compiled at first use is part of loading, not of the run."""
+        scheduler = Scheduler(config, KVCacheManager(1, config.block_size, enable_prefix_caching=False))
+        scheduler.add(Sequence(Request(0, (0,), SamplingParams())))
+        runner = ModelRunner(self.model, self.allocate_kv_cache(1))
+        runner.execute(build_batch(scheduler.schedule(), config.block_size, self.device))
 
 
 def load_network(

@@ -32,6 +32,9 @@ class NgramProposer:
         }
         return [index.propose(self._max_length, num_tokens) for index in self._indexes.values()]
 
+    def reset(self) -> None:
+        self._indexes = {}
+
 
 class NgramIndex:
     """Where each run of `length` tokens ends in a list that grows, latest first.

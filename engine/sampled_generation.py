@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infer.engine.branch import Branch
-from infer.engine.generation import abort_all, failed_completion, finished_completion
+from infer.engine.generation import abort_all, failed_completion, finished_completion, partial_choice
 from infer.engine.seeding import branch_seed
 from infer.engine.sequence import Sequence
 
@@ -69,7 +69,13 @@ class SampledGeneration:
         return None if self._branches else self._completion()
 
     def abort(self) -> None:
-        abort_all(self._context.scheduler, self._branches or [self.root])
+        abort_all(self._context.scheduler, self.sequences())
+
+    def sequences(self) -> list[Sequence]:
+        return list(self._branches) or [self.root]
+
+    def partial_choices(self) -> list[Choice]:
+        return [*self._choices.values(), *map(partial_choice, self.sequences())]
 
     def _extend(self, branch: Branch, run: Many[SampledToken]) -> str | None:
         """Append token by token, until one is the last; those behind it are dropped. Returns why there was none."""

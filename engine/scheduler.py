@@ -20,16 +20,18 @@ from infer.engine.preemption import ModeChooser, VictimChooser
 from infer.engine.prefill_limits import PrefillLimits
 from infer.engine.request_queue import FCFSQueue, PriorityQueue
 from infer.engine.sequence import Sequence, SequenceStatus
+from infer.engine.step_limits import Pause, StepLimits
 from infer.engine.step_plan import StepPlan
 from infer.engine.step_record import SchedulerCounters, record_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from infer.engine.admission import Admission
+    from infer.engine.cached_prefix import CachedPrefix
     from infer.engine.config import EngineConfig
     from infer.engine.cost_model import CostModel
-    from infer.engine.kv_cache_manager import CachedPrefix, KVCacheManager
+    from infer.engine.kv_cache_manager import KVCacheManager
     from infer.engine.request_queue import RequestQueue
     from infer.engine.scheduler_output import SchedulerOutput
     from infer.engine.step_record import StepRecord
@@ -40,15 +42,6 @@ _QUEUES: dict[str, type[FCFSQueue | PriorityQueue]] = {"fcfs": FCFSQueue, "prior
 _CANDIDATES_PER_SEQUENCE = 4
 
 _NONE_ACCEPTED: Mapping[Sequence, int] = {}
-
-
-class Pause(Enum):
-    """What a paused scheduler leaves out. Nothing is lost either way."""
-
-    NOTHING = auto()
-    ADMISSION = auto()
-    """Finish what was begun, begin nothing: a graceful stop."""
-    ALL = auto()
 
 
 class _Outcome(Enum):
@@ -74,6 +67,7 @@ class Scheduler:
         self.waiting: RequestQueue = _QUEUES[config.scheduling_policy]()
         self.running: list[Sequence] = []
         """In the order in which they are served: by class and arrival."""
+        self.limits = StepLimits.of(config)
         self.pause = Pause.NOTHING
         self.counters = SchedulerCounters()
         self.num_steps = 0
@@ -97,7 +91,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plan a step: those running first, then the waiting, where nobody running had to be preempted for room. Drafts
         get what these leave of budget and blocks."""
-        plan = StepPlan(0 if self.pause is Pause.ALL else self.config.max_num_batched_tokens)
+        plan = StepPlan(0 if self.pause is Pause.ALL else self.limits.max_num_batched_tokens)
         self._schedule_running(plan)
         if self.pause is not Pause.ALL and (plan.is_empty or not plan.preempted):
             self._schedule_waiting(plan)
@@ -130,7 +124,7 @@ class Scheduler:
         It holds the same blocks where there is a seat for it, and else waits.
         """
         child = sequence.fork(branch_index)
-        if sequence.status is SequenceStatus.RUNNING and len(self.running) < self.config.max_num_seqs:
+        if sequence.status is SequenceStatus.RUNNING and len(self.running) < self.limits.max_num_seqs:
             self.kv_cache_manager.share(sequence, child)
             child.status = SequenceStatus.RUNNING
             insort(self.running, child, key=self._victims.rank)
@@ -151,6 +145,16 @@ class Scheduler:
             self.waiting.remove(sequence)
         self.kv_cache_manager.free(sequence)
         sequence.status = SequenceStatus.FINISHED
+
+    def reset(self, sequences: Iterable[Sequence]) -> None:
+        """Let `sequences`, all that are unfinished, wait to be computed from their first token on, whatever a step that
+        failed has left of queues and blocks."""
+        self.kv_cache_manager.reset()
+        self.running = []
+        self.waiting = _QUEUES[self.config.scheduling_policy]()
+        for sequence in sorted(sequences, key=lambda each: (each.arrival, each.branch_index)):
+            sequence.lose_cache()
+            self.waiting.add(sequence)
 
     def check(self) -> None:
         """Verify the invariants that span scheduler and cache; for tests."""
@@ -200,7 +204,7 @@ class Scheduler:
     def _schedule_waiting(self, plan: StepPlan) -> None:
         if self.running and all(sequence.awaits_choice for sequence in self.running):
             self._clear_the_way(plan)
-        num_seats = self.config.max_num_seqs - self._num_seats_taken()
+        num_seats = self.limits.max_num_seqs - self._num_seats_taken()
         if num_seats <= 0:
             return
         self._admission.begin(self.running)
@@ -264,7 +268,7 @@ class Scheduler:
         """More than a step admits, since some are passed over, but not all: the queue can be long."""
         may_begin = self.pause is Pause.NOTHING
         can_go_on = (each for each in self.waiting if not each.awaits_choice and (may_begin or each.was_begun))
-        return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.config.max_num_seqs))
+        return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.limits.max_num_seqs))
 
     def _admit(self, sequence: Sequence, prefix: CachedPrefix, plan: StepPlan) -> None:
         self.waiting.remove(sequence)

@@ -134,6 +134,12 @@ class Sequence:
         child.block_hashes = self.block_hashes.copy()
         return child
 
+    def lose_cache(self) -> None:
+        """Be as one that waits and holds nothing. Its blocks are its former holder's business."""
+        self.status = SequenceStatus.WAITING
+        self.num_computed_tokens = self.num_hashed_blocks = self.num_passed_blocks = 0
+        self.draft_token_ids, self.block_table, self.host_blocks = [], [], []
+
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)

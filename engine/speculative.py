@@ -45,6 +45,10 @@ class Proposer(Protocol):
         """
         ...
 
+    def reset(self) -> None:
+        """Forget what it knows of sequences: it may be half done."""
+        ...
+
 
 class Speculation(Protocol):
     """What the engine's step has to do with drafts."""
@@ -57,6 +61,10 @@ class Speculation(Protocol):
         """What a step of `num_tokens` tokens sampled, and how long it took."""
         ...
 
+    def reset(self) -> None:
+        """A step has failed, or what was proposed for it."""
+        ...
+
 
 class NoSpeculation:
     """One token a step."""
@@ -65,6 +73,9 @@ class NoSpeculation:
         pass
 
     def observe(self, runs: Mapping[TokenSequence, Run], num_tokens: int, seconds: float) -> None:
+        pass
+
+    def reset(self) -> None:
         pass
 
 
@@ -99,6 +110,10 @@ class Drafting:
                 num_right = num_equal(proposed, _token_ids(run))
                 # One more was put to the test, where there was one more and the run went on.
                 self._policy.observe_drafts(sequence, num_right, min(len(proposed), len(run), num_right + 1))
+
+    def reset(self) -> None:
+        self._proposed = {}
+        self._proposer.reset()
 
 
 def make_speculation(config: EngineConfig, proposer: Proposer) -> Speculation:

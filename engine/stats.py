@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
+
+    from infer.engine.scheduler import Scheduler
 
 FREE, CACHED, USED, SHARED = 0, 1, 2, 3
 """States of a block in `EngineStats.block_states`: free and empty; free but still holding a cached prefix;
@@ -57,3 +60,32 @@ class EngineStats:
         """Share of the blocks that sequences hold, 0 to 1."""
         held = self.block_states.count(USED) + self.block_states.count(SHARED)
         return held / self.num_blocks if self.num_blocks else 0.0
+
+
+def scheduler_figures(scheduler: Scheduler) -> dict[str, Any]:
+    """Those fields of EngineStats that a scheduler and its cache know. A request counts once, however many of its
+    sequences run or wait."""
+    manager, counters = scheduler.kv_cache_manager, scheduler.counters
+    running = {each.request_id for each in scheduler.running}
+    swapped = {each.request_id for each in scheduler.waiting if each.host_blocks} - running
+    waiting = {each.request_id for each in scheduler.waiting} - running - swapped
+    return {
+        "num_requests_running": len(running),
+        "num_requests_waiting": len(waiting),
+        "num_requests_swapped": len(swapped),
+        "num_preemptions_total": counters.num_preemptions,
+        "num_swaps_total": counters.num_swaps,
+        "num_blocks_to_host_total": counters.num_blocks_to_host,
+        "num_blocks_from_host_total": counters.num_blocks_from_host,
+        "num_blocks": manager.pool.num_blocks,
+        "block_size": manager.block_size,
+        "block_states": manager.pool.block_states(),
+        "prefix_cache_queries": manager.prefix_cache_queries,
+        "prefix_cache_hits": manager.prefix_cache_hits.total(),
+        "prefix_cache_hits_by_tier": dict(manager.prefix_cache_hits),
+        "prompt_tokens_total": counters.prompt_tokens,
+        "tokens_wasted_total": counters.tokens_wasted,
+        "draft_tokens_total": counters.draft_tokens,
+        "accepted_tokens_total": counters.accepted_tokens,
+        "num_steps": scheduler.num_steps,
+    }

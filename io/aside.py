@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from infer.io import storage
 from infer.io.errors import OutputExistsError, StorageError
 from infer.io.paths import STANDARD_INPUT, input_files
+from infer.io.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,27 +26,30 @@ if TYPE_CHECKING:
 _MAX_NAME = 40
 
 
-def check_name(path: Path, *, inputs: Iterable[str | Path], overwrite: bool) -> None:
+def check_inputs(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Returns if `path` is none of `inputs`.
+
+    Raises:
+        OutputExistsError: it is one of them, by whatever path.
+    """
+    names = [str(name) for name in inputs if str(name) != STANDARD_INPUT]
+    with refusals("write", path):
+        if path.exists() and any(path.samefile(file.path) for file in input_files(names)):
+            raise OutputExistsError(f"the output is one of the inputs: {path}", "choose another name")
+
+
+def check_name(path: Path, *, overwrite: bool) -> None:
     """Returns if `path` may be written, as far as can be told without writing.
 
     Raises:
-        OutputExistsError: the name is taken and `overwrite` is not set, or it is one of `inputs`, by whatever path.
+        OutputExistsError: the name is taken and `overwrite` is not set, or by what is no file.
     """
-    try:
-        _check_name(path, inputs, overwrite=overwrite)
-    except OutputExistsError:
-        raise
-    except OSError as error:
-        raise storage.refused("write", path, error) from error
-
-
-def _check_name(path: Path, inputs: Iterable[str | Path], *, overwrite: bool) -> None:
-    names = [str(name) for name in inputs if str(name) != STANDARD_INPUT]
-    if path.exists() and any(path.samefile(file.path) for file in input_files(names)):
-        raise OutputExistsError(f"the output is one of the inputs: {path}", "choose another name")
-    if path.exists() and not path.is_file():
-        raise OutputExistsError(f"the output is there and no regular file: {path}", "choose another name")
-    if path.exists() and not overwrite:
+    with refusals("write", path):
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise OutputExistsError(f"the output is there and no regular file: {path}", "choose another name")
+    if not overwrite:
         raise OutputExistsError(f"the output exists: {path}", "replace it with --overwrite")
 
 

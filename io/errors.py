@@ -1,12 +1,14 @@
 """What can go wrong with files.
 
     DataError
-    |- InputError (ValueError)           the input cannot be used as a whole: missing, unreadable, no such column
-    |- OutputNameError (ValueError)      the output's name stands for no format
+    |- InputError (ValueError)               the input cannot be used as a whole: missing, unreadable, no such column
+    |- OutputNameError (ValueError)          the output's name stands for no format
     |- OutputExistsError (FileExistsError)   the output name is taken, or is the input
-    |- LockedError                       another run is writing this output
-    |- VerificationError                 what was written is not what should be there
-    `- StorageError (OSError)            the disk is full, read-only or failing
+    |- FingerprintError (ValueError)         what is saved belongs to another job
+    |- LockedError (BlockingIOError)         another run writes the same output
+    |- StorageError (OSError)                the disk is full, read-only or failing
+    |- StateError (ValueError)               what is saved of a run is damaged
+    `- VerificationError (ValueError)        an output is not what was written
 
 What is wrong with a single row is no exception but data: `RowError` in `row.py`.
 """
@@ -34,13 +36,21 @@ class OutputExistsError(DataError, FileExistsError):
     """The output may not be written where it was asked for."""
 
 
-class LockedError(DataError):
-    """Another run is writing this output."""
+class FingerprintError(DataError, ValueError):
+    """What is saved belongs to another job."""
 
 
-class VerificationError(DataError):
-    """A file is not what the run wrote, or should have written."""
+class LockedError(DataError, BlockingIOError):
+    """Another run writes the same output."""
 
 
 class StorageError(DataError, OSError):
     """The file system refused."""
+
+
+class StateError(DataError, ValueError):
+    """What is saved of a run cannot be used."""
+
+
+class VerificationError(DataError, ValueError):
+    """An output is not what was written."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from infer.io.input_content import InputBytes
     from infer.io.json_type import Converter
     from infer.io.lines import Line
     from infer.io.paths import InputFile
@@ -72,6 +73,9 @@ class JsonlSource:
         if mixed:
             listed = ", ".join(mixed[:_MAX_LISTED]) + (", ..." if len(mixed) > _MAX_LISTED else "")
             self.notes = (f"values of several types, which in Parquet become JSON text: {listed}",)
+
+    def contents(self) -> list[InputBytes]:
+        return [(part.file.name, part.file.open_raw) for part in self._parts]
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows in order, each with the values of `columns`.
@@ -155,6 +159,9 @@ class _File(Protocol):
     def open(self) -> BinaryIO:
         """A new reader, at the beginning."""
 
+    def open_raw(self) -> BinaryIO:
+        """The same of what lies on the disk, compressed or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class _DiskFile:
@@ -169,6 +176,9 @@ class _DiskFile:
         if compression is None:
             return self.path.open("rb", buffering=_READ_BUFFER_BYTES)
         return io.BufferedReader(pa.input_stream(str(self.path), compression), _READ_BUFFER_BYTES)
+
+    def open_raw(self) -> BinaryIO:
+        return self.path.open("rb", buffering=_READ_BUFFER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infer.io.errors import StorageError
 from infer.io.json_value import dump
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
     from infer.io.row import Row
     from infer.io.schema import OutputSchema
     from infer.io.storage import NewFile
 
 
 class JsonlWriter:
-    """Every line has every column; a row that came from JSONL keeps its values as they were."""
+    """Rows go to `file` as they come. There is no place for `metadata`."""
 
-    def __init__(self, file: NewFile, schema: OutputSchema) -> None:
+    def __init__(self, file: NewFile, schema: OutputSchema, metadata: Mapping[str, str] | None = None) -> None:
         self._file = file
-        self._kept_names = schema.kept.names
-        self._result_names = list(zip(schema.results.names, schema.result_names, strict=True))
+        self._schema = schema
+        self.sha256: str | None = None
+        """The digest of the whole file, once it is closed. Lines have no place for it: it belongs into the state."""
 
-    def write(self, records: list[tuple[Row, dict[str, object]]]) -> None:
-        lines = []
-        for row, result in records:
-            values = row.to_dict(self._kept_names)
-            for name, written in self._result_names:
-                values[written] = result[name]
-            lines.append(dump(values) + b"\n")
-        self._file.write(b"".join(lines))
+    def write(self, rows: Sequence[Row], results: pa.RecordBatch) -> None:
+        """Appends rows, each with its values for the result columns under their names without the prefix."""
+        self._file.write(dump_lines(rows, results, self._schema))
 
     def close(self) -> None:
         """Nothing is held back."""
+        self.sha256 = self._file.hexdigest()
 
-    def check(self, num_rows: int) -> None:
-        """Returns if the file is as long as what was written for the `num_rows` rows.
 
-        Raises:
-            StorageError: it is not.
-        """
-        path = self._file.path
-        written, found = self._file.tell(), path.stat().st_size
-        if found != written:
-            raise StorageError(f"{num_rows} rows of {written} bytes were written, but {found} bytes are there: {path}")
+def dump_lines(rows: Sequence[Row], results: pa.RecordBatch, schema: OutputSchema) -> bytes:
+    """Every line has every column; a row that came from JSONL keeps its values as they were."""
+    kept_names = schema.kept.names
+    result_names = list(zip(schema.results.names, schema.result_names, strict=True))
+    lines = []
+    for row, result in zip(rows, results.to_pylist(), strict=True):
+        values = row.to_dict(kept_names)
+        for name, written in result_names:
+            values[written] = result[name]
+        lines.append(dump(values) + b"\n")
+    return b"".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from infer.io.unify import conform, unify_schemas
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
+    from infer.io.input_content import InputBytes
     from infer.io.paths import InputFile
 
 _MAX_BLOCK_ROWS = 512
@@ -55,6 +58,9 @@ class ParquetSource:
         num_rows = sum(rows for _, _, rows in footers)
         self.num_rows = num_rows if limit is None else min(num_rows, limit)
         self._parts = [_Part(file.path, rows, _partition_values(file, partition_schema)) for file, _, rows in footers]
+
+    def contents(self) -> list[InputBytes]:
+        return [(str(path), partial(_open_raw, path)) for path in self.paths]
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows in order, each with the values of `columns`.
@@ -128,6 +134,10 @@ class _Part:
         if field.name in self.partition:
             return pa.repeat(self.partition[field.name], batch.num_rows)
         return pa.nulls(batch.num_rows, field.type)
+
+
+def _open_raw(path: Path) -> BinaryIO:
+    return path.open("rb", buffering=_READ_BUFFER_BYTES)
 
 
 def _block_rows(batch: pa.RecordBatch, path: Path, row_in_file: int, index: int) -> Iterator[Row]:

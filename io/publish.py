@@ -1,83 +1,132 @@
-"""Publishes an output: written aside, synced, read back, renamed."""
+"""The end of a run: its saved rows become the output, once, however often the end is interrupted.
+
+merge segments and input -> written aside, synced -> read back -> journal: publish -> renamed -> journal: final
+
+A crash before the rename: done again from the segments. A crash after it: the output is recognised by its digest, and
+only `final` is missing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from infer.io.aside import check_name, new_file, publish, resolved
-from infer.io.errors import OutputNameError
-from infer.io.jsonl_writer import JsonlWriter
-from infer.io.parquet_writer import ParquetWriter
-from infer.io.paths import FileFormat
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infer.io.errors import InputError, StorageError
+from infer.io.output_record import read_record
+from infer.io.paths import FileFormat, file_format
+from infer.io.seal import check_seal, file_digest
+from infer.io.verify import ExpectedOutput, verify_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
+    from infer.io.journal import FileRecord
+    from infer.io.output import Output
+    from infer.io.output_record import OutputRecord
+    from infer.io.reader import Source
     from infer.io.row import Row
+    from infer.io.run_state import RunState
     from infer.io.schema import OutputSchema
-    from infer.io.storage import NewFile
+
+_MAX_HELD_BLOCKS = 16
 
 
-class OutputFile:
-    """The output of a run, Parquet or JSONL by its name. Rows are written inside `with`, in input order.
-
-    A clean exit publishes; an exception leaves what was there before. The checks that need no writing are made at once.
+def publish(
+    state: RunState,
+    source: Source,
+    output: Output,
+    schema: OutputSchema,
+    record: OutputRecord,
+    *,
+    check_input: Callable[[], None],
+    overwrite: bool,
+) -> None:
+    """Make the output of what is saved. All rows are.
 
     Raises:
-        OutputExistsError: the name is taken and `overwrite` is not set, or it is one of `inputs`, by whatever path.
-        OutputNameError: the name stands for no output format.
+        InputError: `check_input` has found that the input is no longer what it was.
+        OutputExistsError: the name was taken meanwhile.
+        StorageError: the file system refused, or what was written reads back as something else.
     """
-
-    def __init__(
-        self, path: str | Path, schema: OutputSchema, *, inputs: Iterable[str | Path] = (), overwrite: bool = False
-    ) -> None:
-        self.path = resolved(path)
-        self._overwrite = overwrite
-        self.num_rows = 0
-        self._schema = schema
-        self._writer_class = _writer_class(self.path)
-        check_name(self.path, inputs=inputs, overwrite=overwrite)
-
-    def __enter__(self) -> Self:
-        self._file: NewFile = new_file(self.path)
-        try:
-            self._writer = self._writer_class(self._file, self._schema)
-        except BaseException:
-            self._file.discard()
-            raise
-        return self
-
-    def write(self, records: list[tuple[Row, dict[str, object]]]) -> None:
-        """Appends rows, each with its values for the result columns, by their names without the prefix.
-
-        Raises:
-            StorageError: the file system refused.
-        """
-        self._writer.write(records)
-        self.num_rows += len(records)
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error_type is not None:
-            self._file.discard()
-            return
-        try:
-            self._writer.close()
-            self._file.commit()
-            self._writer.check(self.num_rows)
-            publish(self._file, self.path, overwrite=self._overwrite)
-        except BaseException:
-            self._file.discard()
-            raise
+    assert state.run is not None
+    output.discard(state.run.run_id)
+    aside = output.aside(state.run.run_id)
+    batches = join_rows(source.rows(schema.kept.names), state.results())
+    files = output.write(aside, batches, schema, record.footer())
+    try:
+        check_input()
+        report = verify_output(aside, expected=ExpectedOutput(record, tuple(files)))
+        if report.findings:
+            raise StorageError(
+                f"what was written reads back as something else: {report.findings[0]}",
+                "the device may be failing: all rows are saved, run the same command again",
+            )
+        state.note_publish(files)
+        output.publish(aside, overwrite=overwrite)
+    except BaseException:
+        output.discard(state.run.run_id)
+        raise
+    state.finish()
 
 
-def _writer_class(path: Path) -> type[ParquetWriter] | type[JsonlWriter]:
-    if path.suffix.lower() in FileFormat.PARQUET.value:
-        return ParquetWriter
-    if path.suffix.lower() in FileFormat.JSONL.value:
-        return JsonlWriter
-    suffixes = " ".join(suffix for known in FileFormat for suffix in known.value)
-    raise OutputNameError(f"unknown output format: {path.name}", f"formats: {suffixes}")
+def is_published(output: Output, files: Sequence[FileRecord]) -> bool:
+    """Whether the output under its name consists of `files`."""
+    paths = output.files()
+    return len(paths) == len(files) and all(
+        path.stat().st_size == file.num_bytes and _digest(path) == file.sha256
+        for path, file in zip(paths, files, strict=True)
+    )
+
+
+def published_record(output: Output) -> OutputRecord | None:
+    """What the output under its name says of itself; None where there is none, or it says nothing, or is damaged."""
+    for path in output.files()[:1]:
+        if file_format(path) is not FileFormat.PARQUET or check_seal(path)[1]:
+            return None
+        with path.open("rb") as file:
+            try:
+                return read_record(pq.read_metadata(file).metadata)
+            except (ValueError, pa.ArrowException):
+                return None
+    return None
+
+
+def join_rows(rows: Iterator[Row], results: Iterator[pa.RecordBatch]) -> Iterator[tuple[Sequence[Row], pa.RecordBatch]]:
+    """The rows of the input with their results, some at a time.
+
+    Raises:
+        InputError: there are fewer rows than results.
+    """
+    for batch in results:
+        start = 0
+        while start < batch.num_rows:
+            block = _next_rows(rows, batch.num_rows - start)
+            if not block:
+                raise InputError("the input has fewer rows than when the run began")
+            yield block, batch.slice(start, len(block))
+            start += len(block)
+
+
+def _next_rows(rows: Iterator[Row], max_rows: int) -> list[Row]:
+    """Rows hold the blocks they were read in, and a block of long rows has few of them."""
+    taken: list[Row] = []
+    num_blocks = 0
+    for row in islice(rows, max_rows):
+        if not taken or row.block is not taken[-1].block:
+            num_blocks += 1
+        taken.append(row)
+        if num_blocks == _MAX_HELD_BLOCKS:
+            break
+    return taken
+
+
+def _digest(path: Path) -> str | None:
+    if file_format(path) is FileFormat.PARQUET:
+        digest, problem = check_seal(path)
+        return None if problem else digest
+    with path.open("rb", buffering=0) as file:
+        return file_digest(file)

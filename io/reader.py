@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from infer.io.input_content import InputBytes
     from infer.io.row import Row
 
 
@@ -26,6 +27,9 @@ class Source(Protocol):
     num_rows: int
     notes: tuple[str, ...]
     """What a person should be told about the input."""
+
+    def contents(self) -> list[InputBytes]:
+        """The files as they lie on the disk, those of which there are rows."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows, each with the values of `columns`: all that will be asked for or kept.

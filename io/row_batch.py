@@ -1,4 +1,4 @@
-"""Rows and their results as one Arrow batch: kept columns sliced from what was read, results column by column."""
+"""Rows and their results as one Arrow batch: kept columns sliced from what was read, results as they were saved."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from infer.io.schema import OutputSchema
 
 
-def row_batches(records: Sequence[tuple[Row, dict[str, object]]], schema: OutputSchema) -> list[pa.RecordBatch]:
-    """`records` in order, a batch for each run of rows that were read together."""
-    results = [pa.array([result[field.name] for _, result in records], field.type) for field in schema.results]
+def row_batches(rows: Sequence[Row], results: pa.RecordBatch, schema: OutputSchema) -> list[pa.RecordBatch]:
+    """`rows` in order with the columns of `results`, a batch for each run of rows that were read together."""
     batches = []
     start = 0
-    for block, run in groupby((row for row, _ in records), key=lambda row: row.block):
+    for block, run in groupby(rows, key=lambda row: row.block):
         offsets = [row.offset for row in run]
         if block is None:
             kept = [pa.nulls(len(offsets), field.type) for field in schema.kept]
         else:
             kept = block.columns(offsets, schema.kept).columns
-        columns = kept + [column.slice(start, len(offsets)) for column in results]
+        columns = kept + results.slice(start, len(offsets)).columns
         batches.append(pa.RecordBatch.from_arrays(columns, schema=schema.columns))
         start += len(offsets)
     return batches

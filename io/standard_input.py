@@ -36,6 +36,8 @@ class StandardInput:
         """A new reader, at the beginning."""
         return io.BufferedReader(_Reader(self._descriptor), _PIECE_BYTES)
 
+    open_raw = open
+
 
 class _Reader(io.RawIOBase):
     """Reads a descriptor from a position of its own, so that readers of one descriptor do not move each other."""

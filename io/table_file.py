@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infer.io.aside import check_name, new_file, publish, resolved
+from infer.io.aside import check_inputs, check_name, new_file, publish, resolved
 from infer.io.errors import OutputNameError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class TableFile:
         self._overwrite = overwrite
         if self.path.suffix.lower() != ".parquet":
             raise OutputNameError(f"unknown output format: {self.path.name}", "it is written as .parquet")
-        check_name(self.path, inputs=inputs, overwrite=overwrite)
+        check_inputs(self.path, inputs)
+        check_name(self.path, overwrite=overwrite)
         self._schema = schema
         self._records: list[dict[str, object]] = []
 

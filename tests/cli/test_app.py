@@ -45,6 +45,7 @@ def test_help_lists_the_commands(capsys):
         "\n"
         "Commands:\n"
         "  run      Run a model over every row of INPUT.\n"
+        "  verify   Check that an output is whole, and what its run has written.\n"
         "  version  Show the versions to name in a bug report.\n"
         "  models   List the models that can be named, or fetch one.\n"
     )
@@ -91,7 +92,9 @@ def test_log_level_that_is_none_is_refused(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: INFER_LOG_LEVEL must be debug, info, warning or error: loud\n"
 
 
-@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["models", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "command", [["--help"], ["run", "--help"], ["models", "--help"], ["verify", "--help"], ["--version"]]
+)
 def test_help_imports_nothing_heavy(command):
     script = (
         "import sys; from infer.cli.app import main; main(sys.argv[1:]); "

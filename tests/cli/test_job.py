@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from echo_engine import EchoEngine
+from echo_engine import EchoEngine, identify_echo
 
 from infer.cli.config import JobConfig
-from infer.cli.errors import InterruptError, StoppedEarlyError, UsageError
+from infer.cli.errors import UsageError
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
@@ -40,7 +40,7 @@ def write_jsonl(path: Path, *lines: object) -> str:
 def run(source: str, output: Path, stand_in: EchoEngine | None = None, **settings: Any) -> RunSummary:
     settings = {"prompt": PromptSpec(prompt_column="text"), "seed": 0, **settings}
     config = JobConfig(inputs=(source,), output=str(output), **settings)
-    return run_job(config, lambda _config, _say: stand_in or EchoEngine())
+    return run_job(config, lambda _config, _say: stand_in or EchoEngine(), identify_echo)
 
 
 def no_engine(*_: object) -> EchoEngine:
@@ -208,7 +208,7 @@ def test_run_says_what_it_does_on_standard_error(tmp_path, capsys):
     assert captured.out == ""
     lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in captured.err.splitlines()]
     assert lines[:3] == ["model echo", "sampling: greedy, max_tokens 4, seed 7", "kv cache: none"]
-    assert lines[3].startswith("2/2 rows  100%  1 failed  ")
+    assert lines[3].startswith("2/2 rows  100%  2 saved  1 failed  ")
     assert lines[4].startswith("done  2 rows in ")
     assert "  1 empty_prompt  the prompt is empty" in lines
 
@@ -228,7 +228,7 @@ def test_bad_job_stops_before_the_model_is_loaded(tmp_path, settings, error_clas
     source = write_jsonl(tmp_path / "in.jsonl", {"text": "a", "id": 1})
     defaults = {"inputs": (source,), "output": str(tmp_path / "out.jsonl"), "prompt": PromptSpec(prompt_column="text")}
     with pytest.raises(error_class) as caught:
-        run_job(JobConfig(seed=0, **{**defaults, **settings}), no_engine)
+        run_job(JobConfig(seed=0, **{**defaults, **settings}), no_engine, identify_echo)
     assert str(caught.value) == message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
@@ -238,7 +238,7 @@ def test_output_that_exists_is_refused_and_left_alone(tmp_path):
     (tmp_path / "out.jsonl").write_text("old")
     config = JobConfig((source,), str(tmp_path / "out.jsonl"), seed=0, prompt=PromptSpec(prompt_column="text"))
     with pytest.raises(OutputExistsError):
-        run_job(config, no_engine)
+        run_job(config, no_engine, identify_echo)
     assert (tmp_path / "out.jsonl").read_text() == "old"
 
 
@@ -254,20 +254,18 @@ def test_failure_to_load_leaves_nothing_behind(tmp_path, error):
     source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
     config = JobConfig((source,), str(tmp_path / "out.jsonl"), seed=0, prompt=PromptSpec(prompt_column="text"))
     with pytest.raises(type(error)) as caught:
-        run_job(config, failing(lambda: error))
+        run_job(config, failing(lambda: error), identify_echo)
     assert caught.value is error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
 @pytest.mark.parametrize(
-    ("number", "error", "message"),
-    [
-        (signal.SIGINT, InterruptError, "interrupted, rows saved: 0"),
-        (signal.SIGTERM, StoppedEarlyError, "stopped by SIGTERM, rows saved: 0"),
-    ],
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 75, "stopped by SIGTERM")],
 )
-def test_stop_keeps_nothing_and_says_so(tmp_path, number, error, message):
-    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": "a"}] * 20)
+def test_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path, capsys, number, code, said):
+    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": f"a{number}"} for number in range(20)])
+    output = tmp_path / "out.jsonl"
 
     class InterruptedEngine(EchoEngine):
         def step(self) -> list[Any]:
@@ -275,10 +273,21 @@ def test_stop_keeps_nothing_and_says_so(tmp_path, number, error, message):
                 os.kill(os.getpid(), number)
             return super().step()
 
-    with pytest.raises(error) as caught:
-        run(source, tmp_path / "out.jsonl", InterruptedEngine())
-    assert str(caught.value) == message
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+    stopped = run(source, output, InterruptedEngine())
+    assert stopped.rows in (8, 12)
+    assert (stopped.exit_code, stopped.output) == (code, None)
+    message, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert message == f"{said}, rows saved: {stopped.rows}"
+    assert hint == "hint: run the same command again to continue"
+    assert not output.exists()
+
+    engine = EchoEngine()
+    done = run(source, output, engine)
+    assert (done.rows, done.rows_resumed, done.exit_code) == (20, stopped.rows, 0)
+    assert engine._num_finished == 20 - stopped.rows
+    assert f"resuming: {stopped.rows} of 20 rows saved" in capsys.readouterr().err.splitlines()
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(row["_row"], row["response"]) for row in rows] == [(number, f"a{number}") for number in range(20)]
 
 
 def test_twenty_thousand_rows_pass_through_a_bounded_window(tmp_path):
@@ -294,12 +303,12 @@ def test_twenty_thousand_rows_pass_through_a_bounded_window(tmp_path):
 MEASURED_JOB = """
 import sys
 from pathlib import Path
-from echo_engine import EchoEngine
+from echo_engine import EchoEngine, identify_echo
 from infer.cli.config import JobConfig
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
 config = JobConfig((sys.argv[1],), sys.argv[2], seed=0, prompt=PromptSpec(prompt_column="text"))
-run_job(config, lambda *_: EchoEngine(max_num_seqs=256))
+run_job(config, lambda *_: EchoEngine(max_num_seqs=256), identify_echo)
 status = Path("/proc/self/status").read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 """

@@ -1,4 +1,4 @@
-"""The loop that takes rows through an engine: order, window, errors."""
+"""The loop that takes rows through an engine: window, errors, second tries, rows that run alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infer.engine.sampling_params import SamplingParams
 from infer.io.row import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from infer.cli.result import Record
     from infer.engine.request import Completion
@@ -25,20 +25,29 @@ LENGTHS = (1, 40, 2, 7, 0, 200, 3, 1)
 
 
 class Rows:
-    """Rows numbered from 0, and a handler that notes what becomes of them."""
+    """Rows numbered from 0, and a handler that notes what becomes of them, and that all is said in time."""
 
     def __init__(self, num_rows: int, lengths: Sequence[int] = LENGTHS) -> None:
         self._num_rows = num_rows
         self._lengths = lengths
         self.num_pulled = 0
+        self.begun = -1
+        self.alone: list[int] = []
         self.finished: list[int] = []
         self.written: list[tuple[int, object]] = []
         self.most_pending = 0
+        self.widest = 0
 
     def __iter__(self) -> Iterator[Row]:
+        written: set[int] = set()
+        oldest = 0
         for index in range(self._num_rows):
             self.num_pulled += 1
             self.most_pending = max(self.most_pending, self.num_pulled - len(self.written))
+            written.update(row for row, _ in self.written[len(written) :])
+            while oldest in written:
+                oldest += 1
+            self.widest = max(self.widest, index - oldest)
             yield Row(index, None)
 
     def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
@@ -50,16 +59,47 @@ class Rows:
             for row, length in zip(rows, lengths, strict=True)
         ]
 
+    def begin(self, last_index: int) -> None:
+        assert last_index >= self.begun
+        self.begun = last_index
+
+    def begin_alone(self, index: int) -> None:
+        self.alone.append(index)
+
     def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
         self.finished.append(row.index)
-        return {"outcome": outcome.code if isinstance(outcome, RequestError) else len(outcome.token_ids)}
+        if isinstance(outcome, RequestError):
+            return {"outcome": outcome.code}
+        return {"outcome": outcome.error_code or len(outcome.token_ids)}
 
     def write(self, rows: list[tuple[Row, Record]]) -> None:
+        assert rows
         self.written += [(row.index, record["outcome"]) for row, record in rows]
 
 
-def make_loop(rows: Rows, engine: EchoEngine, **window: int) -> RowLoop:
-    return RowLoop(iter(rows), engine, rows, Window(max_num_seqs=4, **window))
+class BegunEngine(EchoEngine):
+    """Checks that the handler was told of each row before it came."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def add_request(self, request: Request) -> None:
+        index = request.request_id
+        assert index <= self._rows.begun or index in self._rows.alone, f"row {index} was not announced"
+        super().add_request(request)
+
+
+def make_loop(rows: Rows, engine: EchoEngine, alone: Collection[int] = (), **window: int) -> RowLoop:
+    return RowLoop(iter(rows), engine, rows, Window(max_num_seqs=4, **window), alone)
+
+
+def go_on() -> bool:
+    return True
+
+
+def counting(steps: Iterator[int]) -> Callable[[], bool]:
+    return lambda: next(steps) >= 0
 
 
 def outcome(length: int, *, max_model_len: int = 512) -> object:
@@ -68,35 +108,55 @@ def outcome(length: int, *, max_model_len: int = 512) -> object:
     return "prompt_too_long" if length >= max_model_len else min(length, 100)
 
 
-def test_rows_come_out_once_each_in_input_order_though_they_finish_in_another():
-    rows, steps = Rows(1000), count()
-    make_loop(rows, EchoEngine()).run(lambda: next(steps))
-    assert rows.written == [(index, outcome(LENGTHS[index % len(LENGTHS)])) for index in range(1000)]
-    assert rows.finished != sorted(rows.finished)
-    assert sorted(rows.finished) == list(range(1000))
+def test_rows_are_handed_on_once_each_as_they_finish():
+    rows, steps, engine = Rows(1000), count(), EchoEngine()
+    assert make_loop(rows, engine).run(counting(steps))
+    assert sorted(rows.written) == [(index, outcome(LENGTHS[index % len(LENGTHS)])) for index in range(1000)]
+    assert [index for index, _ in rows.written] == rows.finished != sorted(rows.finished)
     # 7 rows of 8 have 154 tokens between them, the engine takes a step for four tokens at best.
     assert next(steps) >= 1000 // 8 * 154 / 4
 
 
+def test_row_that_is_done_does_not_wait_for_a_slow_one_before_it():
+    rows, written = Rows(3, lengths=(100, 1, 1)), []
+    make_loop(rows, EchoEngine()).run(lambda: written.append(len(rows.written)) is None)
+    assert written[0] == 2
+    assert [index for index, _ in rows.written] == [1, 2, 0]
+
+
 def test_refused_request_is_a_row_like_any_other():
     rows = Rows(64)
-    make_loop(rows, EchoEngine(max_model_len=40)).run(lambda: None)
-    assert rows.written == [(index, outcome(LENGTHS[index % len(LENGTHS)], max_model_len=40)) for index in range(64)]
+    make_loop(rows, EchoEngine(max_model_len=40)).run(go_on)
+    expected = [(index, outcome(LENGTHS[index % len(LENGTHS)], max_model_len=40)) for index in range(64)]
+    assert sorted(rows.written) == expected
+
+
+def test_too_long_row_between_short_ones_leaves_them_aligned():
+    rows = Rows(3, lengths=(5, 600, 7))
+    make_loop(rows, EchoEngine()).run(go_on)
+    assert sorted(rows.written) == [(0, 5), (1, "prompt_too_long"), (2, 7)]
 
 
 @pytest.mark.parametrize("length", [0, 600])
 def test_input_of_errors_only_comes_through(length):
-    rows = Rows(1000, lengths=(length,))
-    make_loop(rows, EchoEngine(), max_pending_rows=100).run(lambda: pytest.fail("there was nothing to do in a step"))
+    rows, engine = Rows(1000, lengths=(length,)), EchoEngine()
+    make_loop(rows, engine, max_pending_rows=100).run(go_on)
     assert rows.written == [(index, outcome(length)) for index in range(1000)]
     assert rows.most_pending <= 100 + 64
+    assert engine.together == []
+
+
+def test_stop_is_asked_for_though_no_row_ever_reaches_the_engine():
+    rows = Rows(100_000, lengths=(0,))
+    assert not make_loop(rows, EchoEngine()).run(lambda: False)
+    assert len(rows.written) == rows.num_pulled < 5000
 
 
 def test_empty_input_is_done_at_once():
     rows = Rows(0)
     loop = make_loop(rows, EchoEngine())
     assert loop.peek() is None
-    loop.run(lambda: pytest.fail("there was nothing to do in a step"))
+    assert loop.run(lambda: pytest.fail("there was nothing to do"))
     assert rows.written == []
 
 
@@ -105,33 +165,129 @@ def test_peek_tells_the_longest_request_of_the_first_window_and_loses_no_row():
     loop = make_loop(rows, EchoEngine())
     assert loop.peek() == RequestSize(num_tokens=200 + 100, num_sequences=1)
     assert rows.num_pulled < 100
-    loop.run(lambda: None)
-    assert [index for index, _ in rows.written] == list(range(500))
+    loop.run(go_on)
+    assert sorted(index for index, _ in rows.written) == list(range(500))
+
+
+def test_no_row_enters_the_engine_unannounced():
+    rows = Rows(500)
+    loop = make_loop(rows, BegunEngine(rows), alone=(3, 400))
+    loop.peek()
+    assert loop.run(go_on)
+    assert len(rows.written) == 500
 
 
 def test_no_more_requests_wait_in_the_engine_than_four_times_those_that_run():
     rows, engine = Rows(1000, lengths=(1, 2, 3)), EchoEngine()
-    make_loop(rows, engine).run(lambda: None)
+    make_loop(rows, engine).run(go_on)
     # Pulled 64 at a time.
     assert engine.most_unfinished <= 5 * 4 + 64
 
 
 def test_long_prompts_are_pulled_more_sparingly():
     rows, engine = Rows(300, lengths=(400,)), EchoEngine()
-    make_loop(rows, engine, max_waiting_tokens=1000).run(lambda: None)
+    make_loop(rows, engine, max_waiting_tokens=1000).run(go_on)
     assert engine.most_unfinished <= 4 + 64
     assert len(rows.written) == 300
 
 
-@pytest.mark.parametrize("window", [{"max_pending_rows": 100}, {"max_pending_tokens": 100}])
-def test_one_slow_row_holds_back_a_bounded_number(window):
+def test_one_slow_row_holds_back_a_bounded_number():
     rows = Rows(2000, lengths=(100, *[1] * 1999))
-    make_loop(rows, EchoEngine(), **window).run(lambda: None)
-    assert rows.most_pending <= 100 + 64
-    assert rows.written == [(index, 1 if index else 100) for index in range(2000)]
+    make_loop(rows, EchoEngine(), max_pending_rows=100).run(go_on)
+    assert rows.widest <= 100 + 64
+    assert sorted(rows.written) == [(index, 1 if index else 100) for index in range(2000)]
+
+
+def test_unfinished_prompts_are_bounded_in_tokens():
+    rows, engine = Rows(300, lengths=(400,)), EchoEngine()
+    make_loop(rows, engine, max_pending_tokens=1).run(go_on)
+    assert engine.most_unfinished <= 64
+    assert len(rows.written) == 300
+
+
+def test_stopped_loop_leaves_unfinished_rows_unfinished():
+    rows, steps = Rows(1000, lengths=(10,)), count(1)
+    assert not make_loop(rows, EchoEngine()).run(lambda: next(steps) < 25)
+    assert next(steps) == 26
+    assert len(rows.written) == len(rows.finished) == 2 * 4
+
+
+@pytest.mark.parametrize("code", ["oom", "timeout"])
+def test_row_without_memory_or_time_is_tried_once_more_after_the_others(code):
+    engine = EchoEngine(failures={3: [code], 5: [code, code], 7: ["internal"]})
+    rows = Rows(40, lengths=(2,))
+    assert make_loop(rows, engine).run(go_on)
+    assert sorted(rows.written) == [(i, {5: code, 7: "internal"}.get(i, 2)) for i in range(40)]
+    assert {index for index, _ in rows.written[-2:]} == {3, 5}
+    assert len(rows.finished) == 40, "finished twice"
+
+
+def test_second_tries_run_a_quarter_as_many_at_a_time():
+    engine = EchoEngine(max_num_seqs=8, failures={index: ["oom"] for index in range(20)})
+    rows = Rows(20, lengths=(3,))
+    assert RowLoop(iter(rows), engine, rows, Window(max_num_seqs=8)).run(go_on)
+    assert sorted(rows.written) == [(index, 3) for index in range(20)]
+    first_try = engine.together.index(frozenset(range(16, 20)))
+    assert max(map(len, engine.together[: first_try + 1])) == 20
+    assert max(map(len, engine.together[first_try + 1 :])) == 2
+
+
+def test_rows_put_aside_are_bounded():
+    rows = Rows(1000, lengths=(1,))
+    engine = EchoEngine(failures={index: ["oom"] for index in range(1000)})
+    assert make_loop(rows, engine, max_pending_rows=100).run(go_on)
+    assert sorted(rows.written) == [(index, 1) for index in range(1000)]
+    assert rows.most_pending <= 100 + 64 + 5 * 4 + 64
+
+
+def test_suspects_run_last_and_one_at_a_time():
+    rows, engine = Rows(100, lengths=(2,)), EchoEngine(failures={8: ["oom"], 20: ["timeout", "timeout"]})
+    assert make_loop(rows, engine, alone={20, 4, 90}).run(go_on)
+    assert rows.alone == [4, 20, 90]
+    assert sorted(rows.written) == [(index, "timeout" if index == 20 else 2) for index in range(100)]
+    assert [index for index, _ in rows.written[-4:]] == [8, 4, 20, 90]
+    assert [step for step in engine.together if step & {4, 20, 90}] == [*[{4}] * 2, {20}, *[{90}] * 2]
+
+
+def test_suspect_without_a_prompt_is_not_announced():
+    rows = Rows(8)
+    assert make_loop(rows, EchoEngine(), alone={4, 5}).run(go_on)
+    assert rows.alone == [5]
+    assert sorted(rows.written) == [(index, outcome(LENGTHS[index])) for index in range(8)]
+
+
+def test_step_that_raises_is_the_engines_to_recover_from():
+    errors = {1: RuntimeError("a"), 7: MemoryError()}
+    rows, engine = Rows(100, lengths=(1, 2, 3)), EchoEngine(raising=errors)
+    assert make_loop(rows, engine).run(go_on)
+    assert engine.recovered == list(errors.values())
+    assert sorted(rows.written) == [(index, index % 3 + 1) for index in range(100)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_what_is_no_exception_of_a_step_ends_the_loop(error):
+    rows, engine = Rows(100), EchoEngine(raising={2: error})
+    with pytest.raises(type(error)):
+        make_loop(rows, engine).run(go_on)
+    assert engine.recovered == []
+
+
+@pytest.mark.parametrize("method", ["write", "begin", "begin_alone"])
+def test_storage_that_fails_ends_the_loop(method):
+    class Failing(Rows):
+        pass
+
+    def fail(self: Rows, *_: object) -> None:
+        raise OSError("disk full")
+
+    setattr(Failing, method, fail)
+    rows, engine = Failing(100), EchoEngine()
+    with pytest.raises(OSError, match="disk full"):
+        make_loop(rows, engine, alone={5}).run(go_on)
+    assert engine.recovered == []
 
 
 def test_rows_are_written_while_the_run_goes_on():
     rows, written = Rows(1000, lengths=(1, 2, 3)), []
-    make_loop(rows, EchoEngine()).run(lambda: written.append(len(rows.written)))
+    make_loop(rows, EchoEngine()).run(lambda: written.append(len(rows.written)) is None)
     assert written[len(written) // 2] >= 400

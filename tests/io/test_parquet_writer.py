@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from publishing import NO_INPUT, RESULTS, convert, publish_no_input, result_batches
 
 from infer.io import parquet, parquet_writer
-from infer.io.publish import OutputFile
-from infer.io.reader import open_source
+from infer.io.parquet_writer import ParquetWriter
 from infer.io.row import Row
-from infer.io.schema import OutputSchema, output_schema
+from infer.io.seal import check_seal
+from infer.io.storage import NewFile
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-RESULTS = pa.schema([("response", pa.string()), ("tokens", pa.int32()), ("_row", pa.int64())])
-NO_INPUT = OutputSchema(pa.schema([]), RESULTS)
-
-
-def record(row: Row) -> tuple[Row, dict[str, object]]:
-    """`row` with a result."""
-    return row, {"response": f"response {row.index}", "tokens": None, "_row": row.index}
-
-
-def records(count: int) -> list[tuple[Row, dict[str, object]]]:
-    """Rows of no input, with their results."""
-    return [record(Row(index, None)) for index in range(count)]
-
-
-def convert(path: Path, output: Path) -> None:
-    """A run without a model."""
-    source = open_source([str(path)])
-    with OutputFile(output, output_schema(source.schema, None, RESULTS)) as out:
-        for row in source.rows(source.schema.names):
-            out.write([record(row)])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +40,7 @@ def convert(path: Path, output: Path) -> None:
 def test_parquet_output_keeps_columns_as_they_were(tmp_path: Path, column: pa.Array) -> None:
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"x": column}), source, row_group_size=350)
-    convert(source, tmp_path / "out.parquet")
+    convert([str(source)], tmp_path / "out.parquet")
     written = pq.read_table(tmp_path / "out.parquet")
     assert written.schema.field("x").type == column.type
     assert written.column("x").combine_chunks().cast(column.type).equals(column)
@@ -67,9 +49,7 @@ def test_parquet_output_keeps_columns_as_they_were(tmp_path: Path, column: pa.Ar
 
 def test_parquet_output_is_compressed_checked_and_split_by_rows(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
-    with OutputFile(path, NO_INPUT) as out:
-        for _ in range(400):
-            out.write(records(50))
+    publish_no_input(path, 20_000, at_once=64)
     metadata = pq.read_metadata(path)
     assert [metadata.row_group(group).num_rows for group in range(3)] == [8192, 8192, 3616]
     columns = [metadata.row_group(0).column(column) for column in range(3)]
@@ -84,8 +64,7 @@ def test_parquet_output_is_compressed_checked_and_split_by_rows(tmp_path: Path) 
 
 def test_parquet_output_is_split_by_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writer, "_ROW_GROUP_BYTES", 10_000)
-    with OutputFile(tmp_path / "out.parquet", NO_INPUT) as out:
-        out.write(records(3000))
+    publish_no_input(tmp_path / "out.parquet", 3000, at_once=1024)
     metadata = pq.read_metadata(tmp_path / "out.parquet")
     assert [metadata.row_group(group).num_rows for group in range(3)] == [1024, 1024, 952]
 
@@ -95,7 +74,44 @@ def test_parquet_output_does_not_hold_more_blocks_than_it_must(tmp_path: Path, m
     source = tmp_path / "in.parquet"
     monkeypatch.setattr(parquet, "_BLOCK_BYTES", 1 << 16)
     pq.write_table(pa.table({"text": ["x" * (1 << 13)] * 500}), source, use_dictionary=False)
-    convert(source, tmp_path / "out.parquet")
+    convert([str(source)], tmp_path / "out.parquet", at_once=500)
     metadata = pq.read_metadata(tmp_path / "out.parquet")
     # A block holds seven rows.
     assert max(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) <= 16 * 7
+
+
+def test_parquet_output_carries_the_digest_of_itself_beside_what_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    file = NewFile(path)
+    writer = ParquetWriter(file, NO_INPUT, {"infer": "x", "text": "infer.sha256\x18@" + "0" * 64})
+    for batch in result_batches(3):
+        writer.write([Row(index, None) for index in range(3)], batch)
+    writer.close()
+    file.commit()
+    metadata = pq.read_metadata(path).metadata
+    assert (metadata[b"infer"], metadata[b"infer.sha256"].decode()) == (b"x", writer.sha256)
+    data = path.read_bytes()
+    blank = data.replace(metadata[b"infer.sha256"], b"0" * 64)
+    assert len(blank) == len(data)
+    assert hashlib.sha256(blank).hexdigest() == writer.sha256
+
+
+@pytest.mark.parametrize("name", ["infer.sha256\x18@" + "0" * 64, "infer.sha256", "infer"])
+def test_parquet_output_is_sealed_whatever_the_columns_are_called(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "in.parquet"
+    pq.write_table(pa.table({name: [name]}), source)
+    convert([str(source)], tmp_path / "out.parquet")
+    assert check_seal(tmp_path / "out.parquet")[1] == ""
+
+
+def test_parquet_output_is_readable_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "part-00000.parquet"
+    path.parent.mkdir()
+    (path.parent / "_SUCCESS").touch()
+    publish_no_input(path, 20_000)
+    expected = pq.read_table(path)
+    dataset = ds.dataset(path.parent)
+    assert dataset.schema.names == RESULTS.names
+    assert dataset.to_table().equals(expected)
+    assert dataset.count_rows(filter=ds.field("_row") < 400) == 400
+    assert ds.dataset(path.parent).to_table(columns=["response"]).column(0).equals(expected.column("response"))

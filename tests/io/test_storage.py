@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import resource
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
+from publishing import publish_no_input
 
 from infer.io.errors import StorageError
-from infer.io.publish import OutputFile
-from infer.io.row import Row
-from infer.io.schema import OutputSchema
 from infer.io.storage import NewFile, rename
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-SCHEMA = OutputSchema(pa.schema([]), pa.schema([("x", pa.string())]))
 
 
 @contextmanager
@@ -40,15 +36,14 @@ def largest_file(num_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
 @pytest.mark.parametrize("num_rows", [10, 30_000])
 def test_output_that_does_not_fit_is_a_storage_error(tmp_path: Path, name: str, num_rows: int) -> None:
-    rows: list[tuple[Row, dict[str, object]]] = [(Row(i, None), {"x": f"{i * i * i:x}" * 3}) for i in range(num_rows)]
     (tmp_path / name).write_text("old")
     with (
         largest_file(100),
         pytest.raises(StorageError) as caught,
-        OutputFile(tmp_path / name, SCHEMA, overwrite=True) as out,
     ):
-        out.write(rows)
-    assert str(caught.value).endswith(".tmp: file too large")
+        publish_no_input(tmp_path / name, num_rows, overwrite=True)
+    assert str(caught.value).startswith(f"cannot write {tmp_path}/.out-0.")
+    assert str(caught.value).endswith(": file too large")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "old")]
 
 
@@ -84,3 +79,14 @@ def test_rename_that_fails_names_the_target_and_its_cause(tmp_path: Path, replac
         rename(tmp_path / "a", tmp_path / "b", replace=replace)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOENT
+
+
+def test_new_file_takes_patches_of_what_was_written(tmp_path: Path) -> None:
+    file = NewFile(tmp_path / "a")
+    file.write(b"123456")
+    file.patch(2, b"xy")
+    file.write(b"78")
+    assert file.tell() == 8
+    assert file.hexdigest() == hashlib.sha256(b"12345678").hexdigest()
+    file.commit()
+    assert (tmp_path / "a").read_bytes() == b"12xy5678"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tiny_tokenizers import chatml_tokenizer
@@ -14,6 +15,8 @@ from infer.engine.stats import EngineStats
 from infer.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from infer.engine.request import Request
 
 
@@ -21,13 +24,22 @@ class EchoEngine:
     """Generates `max_tokens` tokens of each prompt, or all of it, for `max_num_seqs` requests at a time.
 
     Short answers finish before long ones that came earlier. `fitted` is what `fit_cache` was told,
-    `most_unfinished` the most requests there ever were at a time.
+    `most_unfinished` the most requests there ever were at a time. `failures` has the error codes that a request ends
+    with, one after the other, before it is answered; `raising` the steps that raise, counted from 0: everything begins
+    again.
     """
 
     model_name = "echo"
     last_step = None
 
-    def __init__(self, *, max_num_seqs: int = 4, max_model_len: int = 512) -> None:
+    def __init__(
+        self,
+        *,
+        max_num_seqs: int = 4,
+        max_model_len: int = 512,
+        failures: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        raising: Mapping[int, Exception] = MappingProxyType({}),
+    ) -> None:
         self.tokenizer = Tokenizer(chatml_tokenizer(chat_template=None))
         self.default_sampling_params = SamplingParams(temperature=0.0)
         self.fitted: list[tuple[int | None, int | None]] = []
@@ -37,9 +49,18 @@ class EchoEngine:
         self._waiting: deque[Request] = deque()
         self._running: dict[int, tuple[Request, int]] = {}
         self._num_finished = 0
+        self._failures = {request_id: list(codes) for request_id, codes in failures.items()}
+        self._raising = raising
+        self._num_steps = 0
+        self.recovered: list[Exception] = []
+        self.together: list[frozenset[int]] = []
+        """Requests in the engine, of each step."""
 
     def describe(self) -> list[str]:
         return ["model echo"]
+
+    def identity(self) -> dict[str, str]:
+        return {"dtype of the model": "none", "device": "none"}
 
     def check_sampling_params(self, params: SamplingParams) -> None:
         pass
@@ -59,8 +80,16 @@ class EchoEngine:
             request = self._waiting.popleft()
             self._running[request.request_id] = (request, 0)
         assert self._running, "a step with nothing to do"
+        self.together.append(frozenset([*self._running, *(request.request_id for request in self._waiting)]))
+        self._num_steps += 1
+        if self._num_steps - 1 in self._raising:
+            raise self._raising[self._num_steps - 1]
         completions = []
         for request_id, (request, num_tokens) in list(self._running.items()):
+            if codes := self._failures.get(request_id):
+                del self._running[request_id]
+                completions.append(self._fail(request, codes.pop(0)))
+                continue
             wanted = request.prompt_token_ids[: request.sampling_params.max_tokens]
             if num_tokens + 1 < len(wanted):
                 self._running[request_id] = (request, num_tokens + 1)
@@ -70,12 +99,22 @@ class EchoEngine:
         self._num_finished += len(completions)
         return completions
 
+    def recover(self, error: Exception) -> list[Completion]:
+        self.recovered.append(error)
+        self._waiting.extendleft(reversed([request for request, _ in self._running.values()]))
+        self._running.clear()
+        return []
+
     def stats(self) -> EngineStats:
         return EngineStats(
             num_requests_running=len(self._running),
             num_requests_waiting=len(self._waiting),
             num_requests_finished=self._num_finished,
         )
+
+    def _fail(self, request: Request, code: str) -> Completion:
+        choice = Choice("", (), "error")
+        return Completion(request.request_id, (choice,), len(request.prompt_token_ids), error_code=code, error=code)
 
     def _complete(self, request: Request, token_ids: tuple[int, ...]) -> Completion:
         prompt = request.prompt_token_ids
@@ -87,3 +126,8 @@ class EchoEngine:
         choice = Choice(self.tokenizer.decode(token_ids), token_ids, finish_reason, logprobs)
         choices = (choice,) * request.sampling_params.n
         return Completion(request.request_id, choices, len(prompt), len(prompt) // 2, len(token_ids) * len(choices))
+
+
+def identify_echo(*_: object) -> dict[str, object]:
+    """What a job is told of its model before it is loaded."""
+    return {"model": "echo"}

@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from publishing import NO_INPUT, RESULTS, convert, publish_no_input, publish_rows
 
 from infer.io.errors import OutputExistsError, OutputNameError, StorageError
-from infer.io.publish import OutputFile
-from infer.io.reader import open_source
+from infer.io.output import open_output
 from infer.io.row import Row
-from infer.io.schema import OutputSchema, output_schema
 
-RESULTS = pa.schema([("response", pa.string()), ("tokens", pa.int32()), ("_row", pa.int64())])
-NO_INPUT = OutputSchema(pa.schema([]), RESULTS)
-
-
-def result(row: Row) -> dict[str, object]:
-    """What a model says to `row`; nothing where it has an error."""
-    return {"response": None if row.error else f"response {row.index}", "tokens": None, "_row": row.index}
-
-
-def records(count: int) -> list[tuple[Row, dict[str, object]]]:
-    """Rows of no input, with their results."""
-    return [(row, result(row)) for row in (Row(index, None) for index in range(count))]
-
-
-def convert(
-    inputs: list[str], output: Path, *, keep: list[str] | None = None, prefix: str = "", at_once: int = 7
-) -> None:
-    """A run without a model."""
-    source = open_source(inputs)
-    schema = output_schema(source.schema, keep, RESULTS, prefix)
-    rows = [(row, result(row)) for row in source.rows(schema.kept.names)]
-    with OutputFile(output, schema, inputs=inputs) as out:
-        for start in range(0, len(rows), at_once):
-            out.write(rows[start : start + at_once])
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -54,13 +27,18 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def error_of(path: Path, *, overwrite: bool = False, inputs: list[str | Path] | None = None) -> tuple[str, str]:
     with pytest.raises((OutputExistsError, OutputNameError)) as caught:
-        OutputFile(path, NO_INPUT, overwrite=overwrite, inputs=inputs or [])
+        check(path, inputs or [], overwrite=overwrite)
     return str(caught.value), caught.value.hint
 
 
+def check(path: Path, inputs: list[str | Path], *, overwrite: bool) -> None:
+    output = open_output(path)
+    output.check_inputs(inputs)
+    output.check(overwrite=overwrite)
+
+
 def test_output_has_fixed_types_though_the_first_rows_are_null(tmp_path: Path) -> None:
-    with OutputFile(tmp_path / "out.parquet", NO_INPUT) as out:
-        out.write(records(20_000))
+    publish_no_input(tmp_path / "out.parquet", 20_000)
     written = pq.read_table(tmp_path / "out.parquet")
     assert written.schema.types == [pa.string(), pa.int32(), pa.int64()]
     assert written.column("tokens").null_count == 20_000
@@ -71,9 +49,9 @@ def test_output_row_of_a_bad_line_has_null_in_every_kept_column(tmp_path: Path) 
     source.write_text('oops\n{"n": 1, "t": ["x"]}\n[]\n{"n": 2}\n')
     convert([str(source)], tmp_path / "out.parquet", at_once=2)
     expected = [
-        {"n": None, "t": None, "response": None, "tokens": None, "_row": 0},
+        {"n": None, "t": None, "response": "response 0", "tokens": None, "_row": 0},
         {"n": 1, "t": ["x"], "response": "response 1", "tokens": None, "_row": 1},
-        {"n": None, "t": None, "response": None, "tokens": None, "_row": 2},
+        {"n": None, "t": None, "response": "response 2", "tokens": None, "_row": 2},
         {"n": 2, "t": None, "response": "response 3", "tokens": None, "_row": 3},
     ]
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
@@ -114,8 +92,7 @@ def test_output_line_of_a_parquet_row_holds_json(tmp_path: Path) -> None:
 
 def test_output_of_no_rows_is_a_readable_file(tmp_path: Path) -> None:
     for name in ("out.parquet", "out.jsonl"):
-        with OutputFile(tmp_path / name, NO_INPUT):
-            pass
+        publish_no_input(tmp_path / name, 0)
     assert pq.read_table(tmp_path / "out.parquet").schema == RESULTS
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
@@ -130,34 +107,35 @@ def test_output_that_exists_is_left_alone(tmp_path: Path) -> None:
 def test_output_is_replaced_when_asked_for_and_only_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("old")
-    with OutputFile(path, NO_INPUT, overwrite=True) as out:
-        out.write(records(1))
-        assert path.read_text() == "old"
+    rows = iter(lambda: Row(0, None), None)
+
+    def watched() -> Iterator[Row]:
+        for row in rows:
+            assert path.read_text() == "old"
+            yield row
+
+    publish_rows(path, watched(), 1, NO_INPUT, overwrite=True)
     assert lines_of(path) == [{"response": "response 0", "tokens": None, "_row": 0}]
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
-def test_output_that_appears_meanwhile_is_left_alone_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
-    def run() -> None:
-        with OutputFile(tmp_path / name, NO_INPUT) as out:
-            out.write(records(3))
-            (tmp_path / name).write_text("precious")
+def test_output_that_appears_meanwhile_is_left_alone(tmp_path: Path, name: str) -> None:
+    def rows() -> Iterator[Row]:
+        (tmp_path / name).write_text("precious")
+        yield from (Row(index, None) for index in range(3))
 
     with pytest.raises(OutputExistsError) as caught:
-        run()
-    assert (tmp_path / name).read_text() == "precious"
+        publish_rows(tmp_path / name, rows(), 3, NO_INPUT)
     assert str(caught.value) == f"the output has appeared while the run went on: {tmp_path / name}"
-    kept = Path(caught.value.hint.removeprefix("what was computed is in "))
-    assert open_source([str(kept)]).num_rows == 3
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / name, kept])
+    assert caught.value.hint.startswith("all rows are saved: move it away, or add --overwrite")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "precious")]
 
 
 @pytest.mark.parametrize("name", [b"o\xff.parquet", b"o\xff.jsonl"])
 def test_output_may_have_a_name_that_is_not_unicode(tmp_path: Path, name: bytes) -> None:
     path = tmp_path / os.fsdecode(name)
-    with OutputFile(path, NO_INPUT) as out:
-        out.write(records(3))
+    publish_no_input(path, 3)
     assert path.exists()
 
 
@@ -165,7 +143,7 @@ def test_output_name_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
     for name in ("x" * 300 + ".jsonl", "loop.jsonl"):
         with pytest.raises(StorageError, match="cannot write"):
-            OutputFile(tmp_path / name, NO_INPUT)
+            publish_no_input(tmp_path / name, 1)
 
 
 def test_output_never_replaces_an_input(tmp_path: Path) -> None:
@@ -189,80 +167,43 @@ def test_output_never_replaces_an_input(tmp_path: Path) -> None:
 def test_output_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "real" / "file.jsonl")
-    with OutputFile(tmp_path / "out.jsonl", NO_INPUT) as out:
-        out.write(records(1))
+    publish_no_input(tmp_path / "out.jsonl", 1)
     assert (tmp_path / "out.jsonl").is_symlink()
     assert len(lines_of(tmp_path / "real" / "file.jsonl")) == 1
 
 
 def test_output_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "d.parquet").mkdir()
     os.mkfifo(tmp_path / "f.jsonl")
-    for name in ("d.parquet", "f.jsonl"):
-        message, _ = error_of(tmp_path / name, overwrite=True)
-        assert message == f"the output is there and no regular file: {tmp_path / name}"
+    message, _ = error_of(tmp_path / "f.jsonl", overwrite=True)
+    assert message == f"the output is there and no regular file: {tmp_path / 'f.jsonl'}"
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out", "out.jsonl.gz"])
 def test_output_of_an_unknown_format_is_refused(tmp_path: Path, name: str) -> None:
     assert error_of(tmp_path / name) == (
         f"unknown output format: {name}",
-        "formats: .parquet .jsonl .ndjson .json-lines",
+        "formats: .parquet .jsonl .ndjson .json-lines; or a directory, whose name ends in /",
     )
 
 
 def test_output_in_no_directory_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as caught, OutputFile(tmp_path / "no" / "out.parquet", NO_INPUT):
-        pass
-    assert str(caught.value).startswith(f"cannot create {tmp_path}/no/.out-")
-    assert str(caught.value).endswith(".tmp: no such file or directory")
+    with pytest.raises(StorageError) as caught:
+        publish_no_input(tmp_path / "no" / "out.parquet", 1)
+    assert str(caught.value) == f"cannot create {tmp_path}/no/.out-0.parquet: no such file or directory"
     assert caught.value.hint == "create the directory first"
-
-
-def write_and_raise(out: OutputFile, error: BaseException) -> None:
-    out.write(records(10_000))
-    raise error
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()])
 def test_output_of_a_run_that_failed_never_appears(tmp_path: Path, name: str, error: BaseException) -> None:
+    def rows() -> Iterator[Row]:
+        yield from (Row(index, None) for index in range(10_000))
+        raise error
+
     (tmp_path / name).write_text("old")
-    with pytest.raises(type(error)), OutputFile(tmp_path / name, NO_INPUT, overwrite=True) as out:
-        write_and_raise(out, error)
+    with pytest.raises(type(error)):
+        publish_rows(tmp_path / name, rows(), 10_001, NO_INPUT, overwrite=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "old")]
-
-
-@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
-def test_output_of_a_run_that_was_killed_never_appears(tmp_path: Path, name: str) -> None:
-    script = (
-        "import os, signal, sys, pyarrow as pa\n"
-        "from infer.io.publish import OutputFile\n"
-        "from infer.io.row import Row\n"
-        "from infer.io.schema import OutputSchema\n"
-        "schema = OutputSchema(pa.schema([]), pa.schema([('x', pa.string())]))\n"
-        "with OutputFile(sys.argv[1], schema) as out:\n"
-        "    out.write([(Row(index, None), {'x': os.urandom(64).hex()}) for index in range(30_000)])\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    process = subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=False)
-    assert process.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".out-")
-    assert left.stat().st_size > 0
-    assert ds.dataset(tmp_path).files == []
-
-
-@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
-def test_output_that_does_not_read_back_never_appears(tmp_path: Path, name: str) -> None:
-    def write_while_another_process_does() -> None:
-        with OutputFile(tmp_path / name, NO_INPUT) as out:
-            next(tmp_path.iterdir()).write_bytes(b"?" * 100_000)
-            out.write(records(10))
-
-    with pytest.raises(StorageError, match=r"read back|bytes are there"):
-        write_while_another_process_does()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_output_is_on_the_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,23 +217,14 @@ def test_output_is_on_the_disk_before_it_appears(tmp_path: Path, monkeypatch: py
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
-    with OutputFile(path, NO_INPUT) as out:
-        out.write(records(1))
+    publish_no_input(path, 1)
     assert calls == [("file", False), ("directory", True)]
 
 
 def test_output_is_readable_by_whom_the_umask_says(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
-        with OutputFile(tmp_path / "out.parquet", NO_INPUT):
-            pass
+        publish_no_input(tmp_path / "out.parquet", 1)
     finally:
         os.umask(old)
     assert (tmp_path / "out.parquet").stat().st_mode & 0o777 == 0o640
-
-
-def test_output_counts_its_rows(tmp_path: Path) -> None:
-    with OutputFile(tmp_path / "out.jsonl", NO_INPUT) as out:
-        out.write([])
-        out.write(records(3))
-        assert out.num_rows == 3

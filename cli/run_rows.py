@@ -1,0 +1,123 @@
+"""The loop of a job: rows into the engine, records to the saver, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from infer.cli.display import open_view
+from infer.cli.job_rows import JobRows, RowSampling
+from infer.cli.prompt import PromptBuilder
+from infer.cli.result import ResultBuilder
+from infer.cli.row_loop import RowLoop, Window
+from infer.cli.run_snapshot import RunSnapshot
+from infer.cli.trace import trace_record
+from infer.engine.sampling_params import describe
+from infer.io.row import Row, RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from infer.cli.job_context import JobContext
+    from infer.cli.job_engine import JobEngine
+    from infer.cli.job_plan import JobPlan
+    from infer.cli.row_loop import RequestSize
+    from infer.cli.saving import Saver
+
+_MAX_STREAMED_ROWS = 1024
+"""Between the oldest that is not done and the newest, where rows are held until those before them are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsToRun:
+    """Which rows a run has before it."""
+
+    done: Collection[int] = ()
+    """Not to be run: they are saved."""
+    alone: frozenset[int] = frozenset()
+    """To be run one at a time, after the others."""
+    poison: frozenset[int] = frozenset()
+    """Not to be run: they have brought the process down before."""
+
+    def select(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.index in self.poison:
+                yield Row(row.index, row.block, row.offset, RowError("poison", _POISON))
+            elif row.index not in self.done:
+                yield row
+
+
+_POISON = "the process died twice while it ran nothing but this row"
+
+
+def run_rows(context: JobContext, plan: JobPlan, engine: JobEngine, saver: Saver, to_run: RowsToRun, seed: int) -> bool:
+    """Take the rows through the engine. False where so many have failed that it gave up.
+
+    Raises:
+        Stopped: a stop was asked for.
+        InputError, StorageError, ModelError: it can go no further.
+    """
+    config, counts, stop = context.config, context.counts, context.stop
+    begin = perf_counter()
+    defaults = replace(engine.default_sampling_params, **config.sampling)
+    engine.check_sampling_params(defaults)
+    for line in (*plan.source.notes, *engine.describe(), f"sampling: {describe(defaults)}, seed {seed}"):
+        context.say(line)
+    handler = JobRows(
+        PromptBuilder(plan.prompt, engine.tokenizer),
+        RowSampling(defaults, plan.row_params, seed, plan.has_priority),
+        ResultBuilder(engine.tokenizer, plan.result_columns),
+        saver,
+        counts,
+    )
+    window = Window(config.engine.max_num_seqs)
+    if saver.num_saved is None:
+        window = replace(window, max_pending_rows=_MAX_STREAMED_ROWS)
+    rows = to_run.select(plan.source.rows(plan.columns))
+    loop = RowLoop(rows, engine, handler, window, alone=to_run.alone)
+    context.say(_fit_cache(engine, plan.source.num_rows - len(to_run.done), loop.peek()))
+
+    def snapshot() -> RunSnapshot:
+        return RunSnapshot(
+            rows_done=counts.rows_done,
+            rows_failed=counts.rows_failed,
+            rows_total=plan.source.num_rows,
+            seconds=perf_counter() - begin,
+            stats=engine.stats(),
+            model=engine.model_name,
+            input_name=" ".join(config.inputs),
+            output_name=config.output,
+            completion_tokens_done=counts.generated_tokens,
+            rows_saved=saver.num_saved,
+            rows_resumed=counts.rows_resumed,
+        )
+
+    with (
+        plan.trace or nullcontext() as trace,
+        open_view(context.console, snapshot, stop.undisturbed) as view,
+        stop.graceful(),
+    ):
+        traced = None
+
+        def on_step() -> bool:
+            nonlocal traced
+            if trace is not None and engine.last_step is not None and engine.last_step is not traced:
+                traced = engine.last_step
+                trace.add(trace_record(traced, perf_counter() - begin))
+            saver.save_if_due()
+            view.update()
+            stop.raise_if_requested()
+            return not context.has_too_many_errors(plan.source.num_rows)
+
+        loop.run(on_step)
+        saver.save()
+    return not context.has_too_many_errors(plan.source.num_rows)
+
+
+def _fit_cache(engine: JobEngine, num_rows: int, largest: RequestSize | None) -> str:
+    if largest is None:
+        # Without any request at all, the least cache that there can be.
+        return engine.fit_cache(0, None)
+    return engine.fit_cache(num_rows * largest.num_sequences, largest.num_tokens)

@@ -1,0 +1,44 @@
+"""A set of rows, a bit a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class RowSet:
+    """Of the rows 0 to `num_rows` - 1."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self._bits = bytearray((num_rows + 7) // 8)
+        self._len = 0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __contains__(self, row: object) -> bool:
+        assert isinstance(row, int), row
+        return 0 <= row < self._num_rows and bool(self._bits[row >> 3] & 1 << (row & 7))
+
+    def __iter__(self) -> Iterator[int]:
+        return (row for row in range(self._num_rows) if row in self)
+
+    def add(self, row: int) -> bool:
+        """Whether it was new.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if not 0 <= row < self._num_rows:
+            raise IndexError(row)
+        is_new = row not in self
+        self._bits[row >> 3] |= 1 << (row & 7)
+        self._len += is_new
+        return is_new
+
+    def missing(self, rows: Iterable[int]) -> Iterator[int]:
+        """Those of `rows` that are not in it."""
+        return (row for row in rows if row not in self)

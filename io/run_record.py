@@ -1,0 +1,82 @@
+"""`run.json`: what a run was asked to do, written once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from infer.io import storage
+from infer.io.errors import StateError
+from infer.io.fingerprint import Fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = 1
+_RESTART = "begin again with --restart, which discards what is saved"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """`run.json`."""
+
+    run_id: str
+    created: str
+    """ISO 8601, UTC."""
+    num_rows: int
+    seed: int
+    fingerprint: Fingerprint
+    job: Mapping[str, Any]
+    """What it was asked to do, by the names of the flags."""
+    output: str
+    format: int = FORMAT
+
+
+def read_run(path: Path) -> RunRecord | None:
+    """None where there is no run.
+
+    Raises:
+        StateError: it is damaged, or of a format that is not known here.
+    """
+    data = storage.read_bytes(path)
+    if data is None:
+        return None
+    try:
+        values = orjson.loads(data)
+        is_whole = values.pop("sha256") == _digest(values)
+        format_ = values["format"]
+        values["fingerprint"] = Fingerprint(**values["fingerprint"])
+        run = RunRecord(**values) if format_ == FORMAT else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateError(f"what is saved is damaged: {path}", _RESTART) from error
+    if not is_whole:
+        raise StateError(f"what is saved is damaged: {path}", _RESTART)
+    if run is None:
+        raise StateError(f"what is saved is of format {format_}, this infer has {FORMAT}: {path}", _RESTART)
+    return run
+
+
+def write_run(path: Path, run: RunRecord) -> None:
+    """Aside, and by a rename."""
+    values = asdict(run)
+    file = storage.NewFile(path.with_name(f"{path.name}.tmp"))
+    try:
+        file.write(orjson.dumps({**values, "sha256": _digest(values)}, option=orjson.OPT_INDENT_2) + b"\n")
+        file.commit()
+        storage.rename(file.path, path, replace=True)
+    except BaseException:
+        file.discard()
+        raise
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _digest(values: Mapping[str, object]) -> str:
+    return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,63 @@
+"""What the journal of a run comes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from infer.io.journal import DropRecord, FinalRecord, PublishRecord, ReopenRecord, SegmentRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from infer.io.journal import JournalRecord
+
+
+@dataclass(slots=True)
+class SavedRun:
+    """What the journal comes to."""
+
+    segments: dict[str, SegmentRecord] = field(default_factory=dict)
+    final: FinalRecord | None = None
+    publish: PublishRecord | None = None
+    """Where the run may have ended between giving the output its name and saying so."""
+    num_segments_ever: int = 0
+
+    @classmethod
+    def of(cls, records: Iterable[JournalRecord]) -> SavedRun:
+        saved = cls()
+        for record in records:
+            saved.add(record)
+        return saved
+
+    def add(self, record: JournalRecord) -> None:
+        match record:
+            case SegmentRecord():
+                self.segments[record.name] = record
+                self.num_segments_ever += 1
+            case DropRecord():
+                self.segments.pop(record.name, None)
+            case PublishRecord():
+                self.publish = record
+            case FinalRecord():
+                self.final = record
+                self.segments = {}
+            case ReopenRecord():
+                self.final = self.publish = None
+                self.segments = {segment.name: segment for segment in record.segments}
+                self.num_segments_ever += len(record.segments)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Saved rows that failed, by code."""
+        records = [self.final] if self.final is not None else self.segments.values()
+        total: Counter[str] = Counter()
+        for record in records:
+            total.update(record.failures)
+        return dict(total)
+
+    @property
+    def num_rows(self) -> int:
+        """Saved, failed ones included."""
+        return self.final.num_rows if self.final is not None else sum(each.num_rows for each in self.segments.values())
