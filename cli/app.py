@@ -69,9 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         _complain(error_message(error))
         return exit_code(error)
-    # typer turns a Ctrl-C that nobody caught into this code.
-    if code == ExitCode.INTERRUPTED:
-        _complain("interrupted")
     return ExitCode.DONE if code is None else code
 
 

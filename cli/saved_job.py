@@ -160,9 +160,12 @@ class SavedJob:
         )
 
     def _report_stop(self, error: CommandError) -> RunSummary:
-        summary = self._context.summary(exit_code(error))
-        print_report(self._context.console, summary, self._context.counts.failures.counts())
-        self._context.console.print(error_message(error))
+        context = self._context
+        summary = context.summary(exit_code(error))
+        with context.stop.undisturbed():
+            if context.counts.rows_done:
+                print_report(context.console, summary, context.counts.failures.counts())
+            context.console.print(error_message(error), soft_wrap=True)
         return summary
 
     def _report(self) -> RunSummary:

@@ -114,6 +114,7 @@ class StopRequest:
             Stopped: a stop was asked for.
         """
         if self.requested is not None:
+            self._was_raised = True
             raise Stopped(self.requested)
 
     @contextmanager

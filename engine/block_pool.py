@@ -41,8 +41,11 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         """`num_blocks` usable blocks, the null block not counted."""
         self.num_blocks = num_blocks
+        self._blocks = [Block(block_id) for block_id in range(num_blocks + 1)]
+        self._free = FreeBlockQueue(self._blocks[1:])
+        self._cached: dict[bytes, list[Block]] = {}
+        self._states = bytearray(num_blocks + 1)
         self._events = BlockEvents()
-        self._make_blocks()
 
     def reset(self) -> None:
         """Begin anew, whatever state it is in: nothing is held, and nothing is known of what any block holds.
@@ -51,7 +54,12 @@ class BlockPool:
         """
         freed = [block.block_id for block in self._blocks if block.ref_cnt > 0]
         self._events = BlockEvents(self._events.given, [*self._events.freed, *freed])
-        self._make_blocks()
+        for block in self._blocks:
+            block.ref_cnt, block.block_hash = 0, None
+            block.prev_free = block.next_free = None
+        self._free = FreeBlockQueue(self._blocks[1:])
+        self._cached.clear()
+        self._states = bytearray(self.num_blocks + 1)
 
     @property
     def num_free_blocks(self) -> int:
@@ -133,12 +141,6 @@ class BlockPool:
         """What happened since this was last called."""
         events, self._events = self._events, BlockEvents()
         return events
-
-    def _make_blocks(self) -> None:
-        self._blocks = [Block(block_id) for block_id in range(self.num_blocks + 1)]
-        self._free = FreeBlockQueue(self._blocks[1:])
-        self._cached: dict[bytes, list[Block]] = {}
-        self._states = bytearray(self.num_blocks + 1)
 
     def check(self) -> None:
         """Verify every invariant of the pool; for tests, it walks all blocks."""

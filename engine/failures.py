@@ -47,7 +47,9 @@ def give_memory_back(error: BaseException, device: torch.device) -> None:
     """Let go of what the failed step holds: its tensors hang on the frames that `error` came through."""
     for each in _with_causes(error):
         traceback.clear_frames(each.__traceback__)
-    gc.collect()
+    if is_out_of_memory(error):
+        # Not after other failures: it takes as long as many steps.
+        gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

@@ -35,6 +35,9 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._generations)
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._generations)
+
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._generations
 

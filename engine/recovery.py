@@ -11,6 +11,7 @@ Every failure makes the steps smaller or ends a request, so that the job always 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from infer.engine.errors import EngineError, describe
@@ -111,8 +112,8 @@ class Recovery:
     def _culprit(self, error_code: str) -> int | None:
         if self._requests.suspect is not None:
             return self._requests.suspect
-        held = self._held()
-        if len(held) != 1:
+        held = self.held()
+        if len(held) != 1 or not held.issubset(self._requests):
             return None
         num_tokens = 0 if self.planned is None else self.planned.num_scheduled_tokens
         if error_code == "oom" and num_tokens > self._least_tokens:
@@ -123,15 +124,13 @@ class Recovery:
             return None
         return held.pop()
 
-    def _held(self) -> set[int]:
+    def held(self) -> set[int]:
         """The requests that the step was about; before there was a plan, those that it would have begun with."""
         scheduler = self._scheduler
-        held: set[int] = set()
-        if self.planned is not None:
-            held = {item.sequence.request_id for item in self.planned.scheduled}
-        held = held or {sequence.request_id for sequence in scheduler.running}
-        held = held or {sequence.request_id for sequence in list(scheduler.waiting)[:1]}
-        return {request_id for request_id in held if request_id in self._requests}
+        if self.planned is not None and self.planned.scheduled:
+            return {item.sequence.request_id for item in self.planned.scheduled}
+        first = scheduler.running or islice(scheduler.waiting, scheduler.limits.max_num_seqs)
+        return {sequence.request_id for sequence in first}
 
     def _make_smaller(self) -> None:
         limits = self._scheduler.limits

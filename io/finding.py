@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from infer.io.errors import VerificationError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -67,6 +69,18 @@ class Finding:
         return f"{place}: {self.message}" + (f" (and {self.num_rows - 1} more)" if self.num_rows > 1 else "")
 
 
+def raise_findings(findings: Sequence[Finding]) -> None:
+    """Returns if there are none.
+
+    Raises:
+        VerificationError: there are; tells the first.
+    """
+    if findings:
+        num_more = len(findings) - 1
+        more = f" (findings beside this one: {num_more})" if num_more else ""
+        raise VerificationError(f"the output is not as it was written: {findings[0]}{more}", findings[0].hint)
+
+
 class Findings:
     """Collects findings; those of one kind in one file and column are one."""
 
@@ -78,10 +92,6 @@ class Findings:
         key = (finding.check, finding.file, finding.column, kind or finding.message)
         known = self._by_kind.get(key)
         self._by_kind[key] = finding if known is None else replace(known, num_rows=known.num_rows + finding.num_rows)
-
-    def extend(self, findings: Iterable[Finding], kind: str = "") -> None:
-        for finding in findings:
-            self.add(finding, kind)
 
     def all(self) -> tuple[Finding, ...]:
         """In the order of looking."""

@@ -34,7 +34,8 @@ SUCCESS = "_SUCCESS"
 
 MAX_PART_ROWS = 1 << 20
 MAX_PART_BYTES = 1 << 30
-_PART = re.compile(r"part-\d{5,}\.parquet")
+PART = re.compile(r"part-\d{5,}\.parquet")
+"""The names of the others."""
 
 
 class OutputDirectory:
@@ -60,7 +61,7 @@ class OutputDirectory:
             names = storage.list_names(self.path)
         if names and not overwrite:
             raise OutputExistsError(f"the output exists: {self.path}", "replace it with --overwrite")
-        strangers = [name for name in names if name != SUCCESS and not _PART.fullmatch(name)]
+        strangers = [name for name in names if name != SUCCESS and not PART.fullmatch(name)]
         if strangers:
             raise OutputExistsError(
                 f"the output holds what no run has written: {self.path / strangers[0]}",
@@ -120,4 +121,4 @@ class OutputDirectory:
         with refusals("read", self.path):
             if not (self.path / SUCCESS).is_file():
                 return []
-        return [self.path / name for name in storage.list_names(self.path) if _PART.fullmatch(name)]
+        return [self.path / name for name in storage.list_names(self.path) if PART.fullmatch(name)]

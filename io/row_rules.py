@@ -54,13 +54,13 @@ def broken_rules(results: Mapping[str, pa.Array], first_row: int) -> Iterator[Vi
         offsets = _offsets(pc.and_(failed, pc.is_valid(column)))
         if offsets:
             yield Violations(
-                f"both {name}", Check.OUTCOMES, offsets, f"both a {name} and an error: {code[offsets[0]].as_py()}"
+                f"both {name}", Check.OUTCOMES, offsets, f"both {name} and error: {code[offsets[0]].as_py()}"
             )
     main = next(iter(answers), None)
     if main is not None:
         offsets = _offsets(pc.and_(pc.invert(failed), pc.invert(_is_whole(answers[main]))))
         if offsets:
-            yield Violations("neither", Check.OUTCOMES, offsets, f"neither a {main} nor an error")
+            yield Violations("neither", Check.OUTCOMES, offsets, f"neither {main} nor error")
 
     offsets = _offsets(pc.invert(pc.is_in(reason, pa.array(FINISH_REASONS, reason.type))))
     if offsets:

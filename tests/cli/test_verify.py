@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said_with_a_hint_and_exits_with_9(source: Path, capsys
     assert main(["verify", "out.parquet", "--input", "in.jsonl"]) == 9
     out, err = capsys.readouterr()
     assert out.splitlines()[-4:] == [
-        "outcomes  failed: out.parquet: row 4: neither a response nor an error",
+        "outcomes  failed: out.parquet: row 4: neither response nor error",
         f"          hint: {HINTS[Check.OUTCOMES]}",
         "input     failed: out.parquet: row 0: column n: not the value of the input",
         f"          hint: {HINTS[Check.INPUT]}",

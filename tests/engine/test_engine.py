@@ -133,6 +133,36 @@ def test_nan_logits_of_one_row_fail_that_row_alone(folder):
     assert completions[1].error == "the model's logits are not finite, at output token 0"
 
 
+@pytest.mark.parametrize("attention_backend", ["reference", "cpu"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_blocks_that_held_nan_harm_nobody_who_gets_them_next(folder, attention_backend, kv_cache_dtype):
+    """What is masked counts with the weight 0, and 0 times NaN is NaN."""
+    config = {"num_blocks": 3, "max_num_seqs": 1, "kv_cache_dtype": kv_cache_dtype}
+    engine = Engine(EngineConfig(model=str(folder), dtype="float32", attention_backend=attention_backend, **config))
+    prompts = [[5 + number, 6] for number in range(3)]
+    expected = [completion.token_ids for completion in engine.generate(prompts, greedy())]
+    with torch.no_grad():
+        engine.network.model.get_input_embeddings().weight[300] = torch.nan
+    hostile = [300, *range(10, 45)]
+    completions = engine.generate([hostile, prompts[0], hostile, prompts[1], prompts[2]], greedy())
+    assert [completion.error_code for completion in completions] == ["nan_logits", None, "nan_logits", None, None]
+    assert [completions[number].token_ids for number in (1, 3, 4)] == expected
+
+
+def test_nan_logits_in_the_middle_of_an_answer_fail_that_row_alone(folder):
+    engine = make_engine(folder, enable_prefix_caching=False)
+    expected = engine.generate([[5, 6], [8, 9], [10, 11]], greedy(max_tokens=8))
+    hostile = expected[1].token_ids[3]
+    others = {*expected[0].token_ids, *expected[2].token_ids, 5, 6, 10, 11}
+    assert hostile not in {*others, *expected[1].token_ids[:3], 8, 9}
+    with torch.no_grad():
+        engine.network.model.get_input_embeddings().weight[hostile] = torch.nan
+    completions = engine.generate([[5, 6], [8, 9], [10, 11]], greedy(max_tokens=8))
+    assert [completion.token_ids for completion in completions[::2]] == [each.token_ids for each in expected[::2]]
+    assert (completions[1].error_code, completions[1].num_output_tokens) == ("nan_logits", 4)
+    assert completions[1].token_ids == expected[1].token_ids[:4]
+
+
 def test_abort_in_any_state_releases_everything(folder):
     engine = make_engine(folder, max_num_seqs=1)
     for number in range(3):

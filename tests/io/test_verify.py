@@ -12,10 +12,12 @@ from outputs import changed, found, result, rows_at, write_input, write_output
 
 from infer.io import verify_jsonl, verify_parquet
 from infer.io.errors import InputError, VerificationError
-from infer.io.finding import HINTS, Check, Finding
+from infer.io.finding import HINTS, Check, Finding, raise_findings
 from infer.io.journal import FileRecord
+from infer.io.paths import FileFormat
 from infer.io.reader import open_source
-from infer.io.verify import ExpectedOutput, verify_output
+from infer.io.verification import Verification
+from infer.io.verify import ExpectedOutput, verify_file, verify_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,17 +111,17 @@ def test_row_without_a_number_is_found(source: Path, suffix: str) -> None:
 
 
 OUTCOMES: list[tuple[int, dict[str, object], list[str]]] = [
-    (4, {"error_code": "oom", "error": "x", "finish_reason": "error"}, ["both a response and an error: oom"]),
-    (4, {"error_code": "oom"}, ["both a response and an error: oom", "finish_reason is stop where error_code is oom"]),
+    (4, {"error_code": "oom", "error": "x", "finish_reason": "error"}, ["both response and error: oom"]),
+    (4, {"error_code": "oom"}, ["both response and error: oom", "finish_reason is stop where error_code is oom"]),
     (4, {"error": "x"}, ["an error without error_code"]),
-    (4, {"response": None}, ["neither a response nor an error"]),
+    (4, {"response": None}, ["neither response nor error"]),
     (4, {"finish_reason": "error"}, ["finish_reason is error where error_code is None"]),
     (4, {"finish_reason": None}, ["finish_reason is None"]),
     (4, {"finish_reason": "stopp"}, ["finish_reason is stopp"]),
     (3, {"error_code": None, "error": None}, [
-        "neither a response nor an error", "finish_reason is error where error_code is None"]),
+        "neither response nor error", "finish_reason is error where error_code is None"]),
     (3, {"finish_reason": "stop"}, ["finish_reason is stop where error_code is oom"]),
-    (3, {"response": ""}, ["both a response and an error: oom"]),
+    (3, {"response": ""}, ["both response and error: oom"]),
 ]  # fmt: skip
 
 
@@ -136,11 +138,11 @@ def test_row_with_a_wrong_outcome_is_found(
 @pytest.mark.parametrize(
     ("index", "responses", "message"),
     [
-        (4, None, "neither a responses nor an error"),
-        (4, [], "neither a responses nor an error"),
-        (4, ["a", None], "neither a responses nor an error"),
-        (3, ["a", "b"], "both a responses and an error: oom"),
-        (3, [], "both a responses and an error: oom"),
+        (4, None, "neither responses nor error"),
+        (4, [], "neither responses nor error"),
+        (4, ["a", None], "neither responses nor error"),
+        (3, ["a", "b"], "both responses and error: oom"),
+        (3, [], "both responses and error: oom"),
     ],
 )
 def test_row_of_several_answers_with_a_wrong_outcome_is_found(
@@ -161,7 +163,7 @@ def test_many_rows_with_one_fault_are_one_finding(source: Path, suffix: str) -> 
         result(row)["error_code"] is not None for row in open_source([str(source)]).rows([]) if row.index >= 60
     )
     assert verify_changed(source, suffix, change) == [
-        (Check.OUTCOMES, 60, None, "neither a response nor an error", 40 - failed)
+        (Check.OUTCOMES, 60, None, "neither response nor error", 40 - failed)
     ]
 
 
@@ -172,7 +174,7 @@ def test_batches_are_small_where_rows_are_large(source: Path, suffix: str, monke
     findings = verify_changed(source, suffix, lambda records: changed(records, 77, _row=8, response=None))
     assert findings == [
         (Check.ROWS, 77, None, "_row is 8, expected 77", 1),
-        (Check.OUTCOMES, 77, None, "neither a response nor an error", 1),
+        (Check.OUTCOMES, 77, None, "neither response nor error", 1),
     ]
 
 
@@ -281,3 +283,18 @@ def test_report_raises_the_first_finding(source: Path) -> None:
 def test_every_check_has_a_hint() -> None:
     assert list(HINTS) == list(Check)
     assert np.unique(list(HINTS.values())).size == len(Check)
+
+
+@BOTH
+def test_file_can_be_read_back_before_it_has_its_name(source: Path, suffix: str) -> None:
+    path = source.with_name("out" + suffix)
+    expected = write_output(path, source, change=lambda records: changed(records, 4, response=None))
+    temporary = path.rename(path.with_name(".out-1234.tmp"))
+    verification = Verification(expected.record)
+    file_format = FileFormat.PARQUET if suffix == ".parquet" else FileFormat.JSONL
+    verify_file(temporary, expected.files[0], verification, file_format)
+    verification.end_rows(path)
+    (finding,) = verification.findings.all()
+    assert (finding.check, finding.row, verification.num_rows) == (Check.OUTCOMES, 4, 100)
+    with pytest.raises(VerificationError, match=r"row 4: neither response nor error$"):
+        raise_findings(verification.findings.all())

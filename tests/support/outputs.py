@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import TYPE_CHECKING
 
@@ -119,3 +120,10 @@ def rows_at(records: Records, indices: Sequence[int]) -> Records:
 def found(report: VerifyReport) -> list[tuple[Check, int | None, str | None, str, int]]:
     """The findings, without their files."""
     return [(each.check, each.row, each.column, each.message, each.num_rows) for each in report.findings]
+
+
+def reseal(path: Path, data: bytes) -> None:
+    """Write a Parquet file with a right digest: it was wrong before its digest was made."""
+    start = data.rindex(b"infer.sha256\x18@") + 14
+    blank = data[:start] + b"0" * 64 + data[start + 64 :]
+    path.write_bytes(data[:start] + hashlib.sha256(blank).hexdigest().encode() + data[start + 64 :])

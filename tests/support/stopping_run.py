@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 
 from infer.cli import stop_request, stop_watchdog
 from infer.cli.display import open_view
@@ -37,15 +38,30 @@ class StoppingRun:
         time.sleep(60)
 
     def steps(self) -> None:
-        self._loop(lambda: time.sleep(0.001))
+        def step() -> None:
+            if self.num_done == 0:
+                say("steps")
+            time.sleep(0.001)
+
+        self._loop(step)
 
     def slow_step(self) -> None:
         """Between two instructions of Python there is a minute, but the wait can be interrupted."""
-        self._loop(lambda: time.sleep(60))
+
+        def step() -> None:
+            say("step")
+            time.sleep(60)
+
+        self._loop(step)
 
     def stuck_step(self) -> None:
         """One call of a library that no signal interrupts."""
-        self._loop(lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9))
+
+        def step() -> None:
+            say("step")
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+
+        self._loop(step)
 
     def random_steps(self) -> None:
         draw = random.Random(self.seed)
@@ -81,10 +97,15 @@ class StoppingRun:
             sys.stdin.readline()
 
     def flood(self) -> None:
-        """Writes more than a terminal that nobody reads takes."""
+        """Writes to a pipe that takes nothing more."""
+        os.set_blocking(2, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(2, b"x" * 4096)
+        os.set_blocking(2, True)
         with self.stop.undisturbed():
             say("flood")
-            os.write(2, b"x" * 10_000_000)
+            os.write(2, b"x")
 
     def _loop(self, step) -> None:
         stats = EngineStats(num_blocks=40, block_states=bytes(40))
@@ -95,7 +116,6 @@ class StoppingRun:
 
         try:
             with open_view(console, snapshot, self.stop.undisturbed) as view, self.stop.graceful():
-                say("steps")
                 while self.stop.requested is None:
                     step()
                     self.num_done += 1
