@@ -12,7 +12,9 @@ import typer
 from infer.cli.errors import ExitCode, UsageError, error_message, exit_code, usage_message
 from infer.cli.help import SectionedCommand
 from infer.cli.models import models_app
+from infer.cli.retry import retry_command
 from infer.cli.run import EPILOG, run_command
+from infer.cli.status import status_command
 from infer.cli.stdout import checked_stdout
 from infer.cli.stop_request import Stopped, StopRequest, stop_error
 from infer.cli.verify import verify_command
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command("run", cls=SectionedCommand, epilog=EPILOG, context_settings={"auto_envvar_prefix": "INFER"})(run_command)
 app.add_typer(models_app, name="models")
+app.command("status")(status_command)
+app.command("retry")(retry_command)
 app.command("verify")(verify_command)
 app.command("version")(version_command)
 

@@ -142,7 +142,7 @@ def _repeatable(flags: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, An
     repeated["inputs"] = [each if each == STANDARD_INPUT else str(Path(each).absolute()) for each in inputs]
     if flags["prompt_file"] is not None:
         repeated["prompt"] = _read_template(repeated.pop("prompt_file"))
-    for name in ("model", "speculative_model"):
+    for name in ("model", "speculative_model", "kv_cache_dir"):
         if flags[name] is not None and Path(flags[name]).exists():
             repeated[name] = str(Path(flags[name]).absolute())
     return repeated

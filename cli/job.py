@@ -14,7 +14,7 @@ from infer.cli.job_context import JobContext
 from infer.cli.job_engine import identify_model, load_engine
 from infer.cli.job_plan import plan_job
 from infer.cli.report import print_report
-from infer.cli.resume import open_state
+from infer.cli.resume import open_state, recover
 from infer.cli.run_rows import RowsToRun, run_rows
 from infer.cli.saved_job import SavedJob
 from infer.cli.saving import StreamSaver
@@ -49,6 +49,7 @@ def run_job(config: JobConfig, load: Load = load_engine, identify: Identify = id
         StopRequest(config.max_runtime, before_exit=state.note_stop) as stop,
     ):
         context = JobContext(config, load, identify, open_console(sys.stderr), stop)
+        recover(state, plan.output, config)
         return SavedJob(context, plan, plan.output, state).run()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from infer.cli.figures import count, counted
 from infer.cli.job_fingerprint import LOADED
 from infer.io.errors import FingerprintError, OutputExistsError, StateError
-from infer.io.publish import is_published, published_record
+from infer.io.publish import is_published, is_replaceable, published_record
 from infer.io.run_record import read_run
 from infer.io.run_state import RUN, RunState
 from infer.io.storage import make_directory
@@ -110,9 +110,9 @@ def take_up(state: RunState, output: Output, fingerprint: Fingerprint, config: J
         if not changes:
             return Done(run.num_rows, progress.failures)
         raise OutputExistsError(
-            f"the output exists, and is of a job that {_differs(changes)}: {output.path}", "replace it with --overwrite"
+            f"the output exists, and is of a job that {differs(changes)}: {output.path}", "replace it with --overwrite"
         )
-    output.check(overwrite=config.overwrite)
+    output.check(overwrite=config.overwrite or is_replaceable(state, output))
     if progress.final is not None:
         state.discard()
     return None
@@ -121,11 +121,12 @@ def take_up(state: RunState, output: Output, fingerprint: Fingerprint, config: J
 def changed(changes: Sequence[Difference], num_saved: int) -> FingerprintError:
     """What to say of fields that are not what they were."""
     return FingerprintError(
-        f"what is saved belongs to a job that {_differs(changes)}",
+        f"what is saved belongs to a job that {differs(changes)}",
         f"run it as it was to continue, or discard its {count(num_saved)} saved rows with --restart",
     )
 
 
-def _differs(changes: Sequence[Difference]) -> str:
+def differs(changes: Sequence[Difference]) -> str:
+    """How many fields do, and the first of them."""
     shown = "; ".join(map(str, changes[:_MAX_SHOWN])) + ("; ..." if len(changes) > _MAX_SHOWN else "")
     return f"differs in {counted(len(changes), 'field')}: {shown}"

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from infer.cli.errors import CommandError, TooManyErrorsError, error_message, exit_code
 from infer.cli.figures import count, counted
-from infer.cli.job_fingerprint import job_fingerprint, versions
+from infer.cli.job_fingerprint import LOADED, job_fingerprint, versions
 from infer.cli.report import print_report
-from infer.cli.resume import changed, recover, take_up
+from infer.cli.resume import changed, take_up
+from infer.cli.retry_rows import job_changed, retry_hint
 from infer.cli.run_rows import RowsToRun, run_rows
 from infer.cli.saving import RowSaver
 from infer.cli.stop_request import Stopped, stop_error
 from infer.engine.errors import EngineError
 from infer.io.errors import DataError, StorageError
 from infer.io.input_content import InputContent
+from infer.io.output_directory import OutputDirectory
 from infer.io.output_record import OutputRecord, output_columns
 from infer.io.publish import publish
 from infer.io.run_record import RunRecord, now
@@ -26,35 +28,40 @@ if TYPE_CHECKING:
     from infer.cli.job_context import JobContext
     from infer.cli.job_plan import JobPlan
     from infer.cli.report import RunSummary
+    from infer.cli.retry_rows import RetryRows
     from infer.io.fingerprint import Fingerprint
     from infer.io.output import Output
     from infer.io.run_state import RunState
 
 
 class SavedJob:
-    """`state` is locked, and not looked at yet."""
+    """`state` is locked, and taken up; `retry` says which rows of a run that has ended are to be run again."""
 
-    def __init__(self, context: JobContext, plan: JobPlan, output: Output, state: RunState) -> None:
+    def __init__(
+        self, context: JobContext, plan: JobPlan, output: Output, state: RunState, retry: RetryRows | None = None
+    ) -> None:
         self._context = context
         self._plan = plan
         self._output = output
         self._state = state
+        self._retry = retry
 
     def run(self) -> RunSummary:
         """See `run_job`."""
         context, state, counts = self._context, self._state, self._context.counts
-        recover(state, self._output, context.config)
         self._content = InputContent(self._plan.source.contents())
         self._model = context.identify(context.config.engine, context.say)
         fingerprint = self._fingerprint()
-        done = take_up(state, self._output, fingerprint, context.config)
+        done = None if self._retry is not None else take_up(state, self._output, fingerprint, context.config)
         for line in state.notes:
             context.say(line)
         if done is not None:
             counts.resume(done.num_rows, done.failures)
             context.say(f"already done: {context.config.output}")
             return self._report()
-        if state.run is not None:
+        if self._retry is not None:
+            self._begin_retry(self._retry, fingerprint)
+        elif state.run is not None:
             counts.resume(len(state.saved), state.progress.failures)
             context.say(f"resuming: {count(counts.rows_resumed)} of {counted(self._plan.source.num_rows, 'row')} saved")
         try:
@@ -63,7 +70,7 @@ class SavedJob:
             self._publish(fingerprint)
         except Stopped as stopped:
             state.note_stop(stopped.cause.name)
-            return self._report_stop(stop_error(stopped.cause, len(state.saved)))
+            return self._report_stop(stop_error(stopped.cause, state.progress.num_rows))
         except (DataError, EngineError, CommandError):
             # The disk, the input, the model: no row's fault.
             state.note_stop("error")
@@ -72,6 +79,15 @@ class SavedJob:
 
     def _fingerprint(self, loaded: Mapping[str, str] | None = None) -> Fingerprint:
         return job_fingerprint(self._context.config, self._plan, self._content.digests, self._model, loaded)
+
+    def _begin_retry(self, retry: RetryRows, fingerprint: Fingerprint) -> None:
+        run, failures = self._state.run, self._state.progress.failures
+        assert run is not None
+        changes = run.fingerprint.hard_changes(fingerprint, unknown=LOADED)
+        if changes:
+            raise job_changed(changes)
+        self._context.counts.resume(run.num_rows - sum(retry.select(failures).values()), retry.keep(failures))
+        self._context.say(retry.describe(run.num_rows, failures))
 
     def _run_rows(self, fingerprint: Fingerprint) -> bool:
         """Run what is not saved. False where so many rows have failed that it gave up."""
@@ -89,7 +105,10 @@ class SavedJob:
         assert state.run is not None
         changes = state.run.fingerprint.hard_changes(loaded)
         if changes:
-            raise changed(changes, len(state.saved))
+            raise job_changed(changes) if self._retry is not None else changed(changes, len(state.saved))
+        if self._retry is not None:
+            # Not before the model is there, and is the same: until here nothing has changed.
+            self._retry.reopen(state, self._output, self._plan.schema)
         for change in state.run.fingerprint.soft_changes(loaded):
             context.say(f"differs from when the run began, answers may be rounded differently: {change}")
         suspects = state.suspects
@@ -121,7 +140,7 @@ class SavedJob:
                 seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
                 fingerprint=fingerprint,
                 job=config.flags,
-                output=str(self._output.path).encode(errors="backslashreplace").decode(),
+                output=_name(self._output),
             )
         )
 
@@ -169,6 +188,15 @@ class SavedJob:
         return summary
 
     def _report(self) -> RunSummary:
-        summary = self._context.summary(output=self._context.config.output)
-        print_report(self._context.console, summary, self._context.counts.failures.counts())
+        context, config = self._context, self._context.config
+        failures = context.counts.failures.counts()
+        summary = context.summary(output=config.output)
+        print_report(context.console, summary, failures)
+        if hint := retry_hint(config.output, {each.code: each.rows for each in failures}, config.state_dir):
+            context.say(f"hint: {hint}")
         return summary
+
+
+def _name(output: Output) -> str:
+    """That of a directory ends in a slash."""
+    return f"{output.path}/" if isinstance(output, OutputDirectory) else str(output.path)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json as json_format
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  typer looks it up
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infer.cli.errors import ExitCode
+from infer.cli.find_state import StateDirOption  # noqa: TC001  typer looks it up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infer.io.verify import VerifyReport
+    from infer.io.verify import ExpectedOutput, VerifyReport
 
 
 def verify_command(
@@ -25,19 +26,22 @@ def verify_command(
         list[str] | None,
         typer.Option("--input", metavar="IN", help="what the run has read, to compare the kept columns with"),
     ] = None,
+    state_dir: StateDirOption = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Check that an output is whole, and what its run has written.
 
     No byte changed, every row once and in order, each with a result or an error, the kept columns those of the input.
-    Exits with 9 where something is wrong.
+    What the run has saved beside it is used where it is there: JSONL has its digest only there. Exits with 9 where
+    something is wrong.
     """
     # Here, because the help page must not wait for what a verification needs.
     from infer.cli.terminal import safe
     from infer.io.reader import open_source
     from infer.io.verify import verify_output
 
-    report = verify_output(Path(output), source=open_source(inputs) if inputs else None)
+    source = open_source(inputs) if inputs else None
+    report = verify_output(output, source=source, expected=_expected(output, state_dir))
     code = ExitCode.VERIFICATION if report.findings else ExitCode.DONE
     if json:
         typer.echo(json_format.dumps(_to_json(report, code)))
@@ -45,6 +49,21 @@ def verify_command(
         for line in _lines(report):
             typer.echo(safe(line))
     raise typer.Exit(code)
+
+
+def _expected(output: Path, state_dir: str | None) -> ExpectedOutput | None:
+    """What the state says, where there is one that can be read: a good output is good without."""
+    from infer.cli.resume import state_directory
+    from infer.cli.terminal import safe
+    from infer.io.aside import resolved
+    from infer.io.errors import StateError, StorageError
+    from infer.io.expected_output import expected_output
+
+    try:
+        return expected_output(state_directory(resolved(output), state_dir))
+    except (StateError, StorageError) as error:
+        typer.echo(safe(f"what is saved of the run is not used: {error}"), err=True)
+        return None
 
 
 def _lines(report: VerifyReport) -> Iterator[str]:

@@ -8,10 +8,9 @@ free   all else is not recorded at all: sizes of batches and caches, threads, di
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import orjson
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -45,7 +44,7 @@ class Fingerprint:
     @property
     def sha256(self) -> str:
         """Of the hard fields."""
-        return hashlib.sha256(orjson.dumps(self.hard, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        return hashlib.sha256(json.dumps(self.hard, sort_keys=True).encode()).hexdigest()
 
     def hard_changes(self, now: Fingerprint, *, unknown: Collection[str] = ()) -> list[Difference]:
         """From this one to `now`, of which the fields `unknown` are not known yet."""
@@ -63,7 +62,7 @@ def _changes(saved: Mapping[str, object], now: Mapping[str, object], unknown: Co
 def _text(value: object) -> str:
     if value is None:
         return "none"
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _cut(text: str, start: int) -> str:

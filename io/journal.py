@@ -99,6 +99,8 @@ class PublishRecord:
 
     type: ClassVar[str] = "publish"
     files: tuple[FileRecord, ...]
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What the run says of its output: an `OutputRecord` as JSON."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", _records(FileRecord, self.files))

@@ -65,8 +65,8 @@ def publish(
                 f"what was written reads back as something else: {report.findings[0]}",
                 "the device may be failing: all rows are saved, run the same command again",
             )
-        state.note_publish(files)
-        output.publish(aside, overwrite=overwrite)
+        state.note_publish(files, record)
+        output.publish(aside, overwrite=overwrite or is_replaceable(state, output))
     except BaseException:
         output.discard(state.run.run_id)
         raise
@@ -80,6 +80,12 @@ def is_published(output: Output, files: Sequence[FileRecord]) -> bool:
         path.stat().st_size == file.num_bytes and _digest(path) == file.sha256
         for path, file in zip(paths, files, strict=True)
     )
+
+
+def is_replaceable(state: RunState, output: Output) -> bool:
+    """Whether the output under its name is this run's own, of before its failed rows were run again."""
+    replaced = state.progress.replaced
+    return replaced is not None and is_published(output, replaced.files)
 
 
 def published_record(output: Output) -> OutputRecord | None:

@@ -12,7 +12,7 @@ class RowSet:
     """Of the rows 0 to `num_rows` - 1."""
 
     def __init__(self, num_rows: int) -> None:
-        self._num_rows = num_rows
+        self.num_rows = num_rows
         self._bits = bytearray((num_rows + 7) // 8)
         self._len = 0
 
@@ -21,10 +21,10 @@ class RowSet:
 
     def __contains__(self, row: object) -> bool:
         assert isinstance(row, int), row
-        return 0 <= row < self._num_rows and bool(self._bits[row >> 3] & 1 << (row & 7))
+        return 0 <= row < self.num_rows and bool(self._bits[row >> 3] & 1 << (row & 7))
 
     def __iter__(self) -> Iterator[int]:
-        return (row for row in range(self._num_rows) if row in self)
+        return (row for row in range(self.num_rows) if row in self)
 
     def add(self, row: int) -> bool:
         """Whether it was new.
@@ -32,7 +32,7 @@ class RowSet:
         Raises:
             IndexError: there is no such row.
         """
-        if not 0 <= row < self._num_rows:
+        if not 0 <= row < self.num_rows:
             raise IndexError(row)
         is_new = row not in self
         self._bits[row >> 3] |= 1 << (row & 7)

@@ -1,13 +1,15 @@
-"""`run.json`: what a run was asked to do, written once."""
+"""`run.json`: what a run was asked to do, written once.
+
+By the standard library, which writes the bytes of a name that is not UTF-8 as escapes and reads them again.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from infer.io import storage
 from infer.io.errors import StateError
@@ -47,12 +49,12 @@ def read_run(path: Path) -> RunRecord | None:
     if data is None:
         return None
     try:
-        values = orjson.loads(data)
+        values = json.loads(data)
         is_whole = values.pop("sha256") == _digest(values)
         format_ = values["format"]
         values["fingerprint"] = Fingerprint(**values["fingerprint"])
         run = RunRecord(**values) if format_ == FORMAT else None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise StateError(f"what is saved is damaged: {path}", _RESTART) from error
     if not is_whole:
         raise StateError(f"what is saved is damaged: {path}", _RESTART)
@@ -66,7 +68,7 @@ def write_run(path: Path, run: RunRecord) -> None:
     values = asdict(run)
     file = storage.NewFile(path.with_name(f"{path.name}.tmp"))
     try:
-        file.write(orjson.dumps({**values, "sha256": _digest(values)}, option=orjson.OPT_INDENT_2) + b"\n")
+        file.write(json.dumps({**values, "sha256": _digest(values)}, indent=2).encode() + b"\n")
         file.commit()
         storage.rename(file.path, path, replace=True)
     except BaseException:
@@ -79,4 +81,4 @@ def now() -> str:
 
 
 def _digest(values: Mapping[str, object]) -> str:
-    return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from infer.io.journal import FileRecord, JournalRecord
+    from infer.io.output_record import OutputRecord
     from infer.io.run_record import RunRecord
     from infer.io.suspects import Suspects
 
@@ -155,10 +156,10 @@ class RunState:
         segments = list(self.progress.segments.values())
         return merge_segments(segments, lambda segment: read_segment(self.directory / segment.name), self.run.num_rows)
 
-    def note_publish(self, files: Sequence[FileRecord]) -> None:
+    def note_publish(self, files: Sequence[FileRecord], output: OutputRecord) -> None:
         """Files of this content are about to take the output's name."""
         assert self._journal is not None
-        record = PublishRecord(tuple(files))
+        record = PublishRecord(tuple(files), output.to_json())
         self._journal.commit(record)
         self.progress.add(record)
 
@@ -200,7 +201,8 @@ class RunState:
 
     def _is_forgettable(self) -> bool:
         progress = self.progress
-        is_nothing_saved = not self.saved and progress.publish is None and progress.final is None
+        has_no_output = progress.publish is None and progress.final is None and progress.replaced is None
+        is_nothing_saved = not self.saved and has_no_output
         return is_nothing_saved and self.suspects.num_deaths == 0
 
     def _load_progress(self) -> None:

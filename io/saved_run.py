@@ -22,6 +22,8 @@ class SavedRun:
     final: FinalRecord | None = None
     publish: PublishRecord | None = None
     """Where the run may have ended between giving the output its name and saying so."""
+    replaced: PublishRecord | None = None
+    """The output so far, of a run whose failed rows run again: it stays under its name until the new one takes it."""
     num_segments_ever: int = 0
 
     @classmethod
@@ -42,8 +44,10 @@ class SavedRun:
                 self.publish = record
             case FinalRecord():
                 self.final = record
+                self.replaced = None
                 self.segments = {}
             case ReopenRecord():
+                self.replaced = self.publish
                 self.final = self.publish = None
                 self.segments = {segment.name: segment for segment in record.segments}
                 self.num_segments_ever += len(record.segments)

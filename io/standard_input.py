@@ -49,6 +49,9 @@ class _Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def tell(self) -> int:
+        return self._position
+
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer)
         data = os.pread(self._descriptor, len(view), self._position)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import io
 import os
 import tempfile
 from contextlib import suppress
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from _typeshed import WriteableBuffer
 
 _BUFFER_BYTES = 1 << 20
 
@@ -134,45 +132,6 @@ class AppendFile:
     def close(self) -> None:
         with suppress(OSError):
             os.close(self._descriptor)
-
-
-class ReadFile(io.RawIOBase):
-    """A file to be read, by position."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with refusals("read", path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._num_bytes = os.fstat(self._descriptor).st_size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
-        self._position = start + offset
-        return self._position
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        with refusals("read", self.path):
-            data = os.pread(self._descriptor, len(view), self._position)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            with suppress(OSError):
-                os.close(self._descriptor)
-        super().close()
 
 
 def read_bytes(path: Path) -> bytes | None:

@@ -71,7 +71,8 @@ def find_suspects(records: Iterable[JournalRecord], saved: RowSet, host: str, bo
                 attempt.alone = None if attempt.alone in saved else attempt.alone
     deaths += [attempt] if attempt is not None else []
     marks = sorted((death.last_row for death in deaths if death.alone is None), reverse=True)
-    suspected = range(marks[_MAX_DEATHS - 1] + 1) if len(marks) >= _MAX_DEATHS else range(0)
+    # A mark may lie behind the last row: it is set ahead.
+    suspected = range(min(marks[_MAX_DEATHS - 1] + 1, saved.num_rows)) if len(marks) >= _MAX_DEATHS else range(0)
     alone = Counter(death.alone for death in deaths if death.alone is not None and death.alone not in saved)
     poison = frozenset(row for row, num_deaths in alone.items() if num_deaths >= _MAX_DEATHS)
     return Suspects(len(deaths), (frozenset(saved.missing(suspected)) | alone.keys()) - poison, poison)

@@ -45,6 +45,8 @@ def test_help_lists_the_commands(capsys):
         "\n"
         "Commands:\n"
         "  run      Run a model over every row of INPUT.\n"
+        "  status   Show how far a run is, from what it has saved; it may be running.\n"
+        "  retry    Run failed rows again, and publish the output anew.\n"
         "  verify   Check that an output is whole, and what its run has written.\n"
         "  version  Show the versions to name in a bug report.\n"
         "  models   List the models that can be named, or fetch one.\n"
@@ -93,7 +95,16 @@ def test_log_level_that_is_none_is_refused(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], ["run", "--help"], ["models", "--help"], ["verify", "--help"], ["--version"]]
+    "command",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["models", "--help"],
+        ["verify", "--help"],
+        ["status", "--help"],
+        ["retry", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_imports_nothing_heavy(command):
     script = (

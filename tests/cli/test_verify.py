@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from echo_job import run_flags
 from outputs import changed, write_input, write_output
 
 from infer.cli.app import main
@@ -115,3 +116,60 @@ def test_what_comes_from_data_cannot_steer_the_terminal(source: Path, capsys: py
     )
     assert main(["verify", "out.jsonl"]) == 9
     assert "row 4: finish_reason is \\x1b[2J\\n\n" in capsys.readouterr().out
+
+
+def saved_output(source: Path, capsys: pytest.CaptureFixture[str], **flags: str) -> Path:
+    source.with_name("texts.jsonl").write_text('{"text": "a"}\n{"text": ""}\n{"text": "b"}\n')
+    run_flags("texts.jsonl", "out.jsonl", **flags)
+    capsys.readouterr()
+    return source.with_name("out.jsonl")
+
+
+def test_state_of_the_run_knows_the_digest_of_jsonl(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved_output(source, capsys)
+    assert main(["verify", "out.jsonl"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == ["digest    ok", "record    ok"]
+    # A change that leaves nothing else to be seen.
+    path.write_bytes(path.read_bytes().replace(b'"text":"b"', b'"text":"c"'))
+    assert main(["verify", "out.jsonl"]) == 9
+    assert "digest    failed: out.jsonl: the bytes of the file have changed: " in capsys.readouterr().out
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["verify", "out.jsonl"]) == 9
+    assert "digest    failed: out.jsonl: " in capsys.readouterr().out
+
+
+def test_state_may_be_kept_elsewhere(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved_output(source, capsys, state_dir="states")
+    assert main(["verify", "out.jsonl"]) == 0
+    assert "digest    not checked: JSONL carries none" in capsys.readouterr().out
+    assert main(["verify", "out.jsonl", "--state-dir", "states"]) == 0
+    assert "digest    ok\n" in capsys.readouterr().out
+
+
+def test_state_that_is_damaged_is_not_used_and_that_is_said(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved_output(source, capsys)
+    state = path.with_name("out.jsonl.infer") / "run.json"
+    state.write_text(state.read_text().replace('"seed": 5', '"seed": 6'))
+    assert main(["verify", "out.jsonl"]) == 0
+    out, err = capsys.readouterr()
+    assert "digest    not checked: " in out
+    assert err == f"what is saved of the run is not used: what is saved is damaged: {state}\n"
+
+
+def test_output_of_another_run_is_told_from_what_is_saved(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source.with_name("texts.jsonl").write_text('{"text": "a"}\n')
+    run_flags("texts.jsonl", "out.parquet")
+    run_flags("texts.jsonl", "other.parquet")
+    source.with_name("other.parquet").replace(source.with_name("out.parquet"))
+    capsys.readouterr()
+    assert main(["verify", "out.parquet"]) == 9
+    assert "digest    failed: out.parquet: " in capsys.readouterr().out
+
+
+def test_run_that_has_not_ended_says_nothing_of_the_output(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved_output(source, capsys)
+    run_flags("texts.jsonl", "out.jsonl", overwrite=True, on_error="fail", max_num_seqs=1)
+    assert path.with_name("out.jsonl.infer").is_dir()
+    capsys.readouterr()
+    assert main(["verify", "out.jsonl"]) == 0
+    assert "digest    not checked: " in capsys.readouterr().out

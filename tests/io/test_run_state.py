@@ -20,6 +20,7 @@ from infer.io.journal import (
     StopRecord,
     read_journal,
 )
+from infer.io.output_record import OutputColumns, OutputRecord
 from infer.io.run_record import RunRecord
 from infer.io.run_state import RunState
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+OUTPUT = OutputRecord("1d", "ab", 10, OutputColumns((), {}))
 SCHEMA = pa.schema([("response", pa.string()), ("error_code", pa.string()), ("_row", pa.int64())])
 
 
@@ -83,7 +85,7 @@ def test_results_come_back_in_order_and_the_segments_go_with_the_end(begun: RunS
     begun.save(results(*range(9, 4, -1)), SCHEMA)
     begun.save(results(*range(5)), SCHEMA)
     assert [row for batch in begun.results() for row in batch.to_pylist()] == results(*range(10))
-    begun.note_publish([FileRecord(5, "ab")])
+    begun.note_publish([FileRecord(5, "ab")], OUTPUT)
     begun.finish()
     assert names(directory) == ["journal", "lock", "run.json"]
     begun.close()
