@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
+_MAX_TEMPLATE_BYTES = 1 << 20
 _PROMPT_FLAGS = ("prompt_column", "prompt", "prompt_file", "messages_column")
 _NOT_REPEATED = (
     "output", "overwrite", "restart", "state_dir", "json", "trace", "max_runtime", "on_error", "max_errors", "help",
@@ -177,8 +178,13 @@ def _prompt(flags: Mapping[str, Any]) -> PromptSpec:
 
 def _read_template(path: str) -> str:
     try:
-        # The line end that editors put at the end of a file is not part of what is asked.
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
+        # Not all of it: a device has no end.
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_TEMPLATE_BYTES + 1)
+        if len(data) > _MAX_TEMPLATE_BYTES:
+            raise UsageError(f"--prompt-file is longer than {_MAX_TEMPLATE_BYTES >> 20} MiB: {path}")
+        # As an editor shows it: a byte order mark, and the line end at the end of a file, are no part of what is asked.
+        return data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     except OSError as error:
         raise UsageError(f"--prompt-file cannot be read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

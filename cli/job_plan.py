@@ -55,7 +55,7 @@ def plan_job(config: JobConfig) -> JobPlan:
     source = open_source(config.inputs, limit=config.limit)
     if not source.schema.names:
         raise InputError(
-            f"the input has no columns: {' '.join(config.inputs)}", "it is empty, or no line of it is a JSON object"
+            f"the input has no columns: {' '.join(config.inputs)}", "it is empty, or its rows have no fields"
         )
     if output is not None:
         output.check_inputs(config.inputs)
@@ -67,6 +67,9 @@ def plan_job(config: JobConfig) -> JobPlan:
         raise UsageError(f"--scheduling-policy priority needs a column of this name: {PRIORITY}")
     result_columns = _result_columns(config.sampling, param_columns)
     schema = output_schema(source.schema, config.keep, result_schema(result_columns), config.prefix)
+    columns = tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns, *[PRIORITY] * has_priority]))
+    # Much of what makes a file unusable shows at its first row.
+    next(source.rows(columns), None)
     return JobPlan(
         source=source,
         prompt=prompt,
@@ -76,7 +79,7 @@ def plan_job(config: JobConfig) -> JobPlan:
         schema=schema,
         output=output,
         trace=None if config.trace is None else _trace_file(config, config.trace),
-        columns=tuple(dict.fromkeys([*schema.kept.names, *prompt.columns, *param_columns, *[PRIORITY] * has_priority])),
+        columns=columns,
     )
 
 

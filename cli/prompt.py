@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 from pyarrow import types
 
 from infer.cli.errors import UsageError
@@ -14,15 +15,17 @@ from infer.engine.errors import PromptError
 from infer.io.schema import check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from infer.engine.control_tokens import PromptText
     from infer.engine.tokenizer import Tokenizer
     from infer.io.row import Row
 
 _USUAL_COLUMNS = ("prompt", "messages", "text")
+# Tokenising takes up to 300 bytes of memory for a byte of text. Within the first limit are a million tokens and more.
+_MAX_PROMPT_BYTES = 4 << 20
+_CHARACTERS_AT_ONCE = 1 << 20
+_BINARY_HINT = "cast it to string where the input is written, if it holds text"
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -60,12 +63,16 @@ class PromptSpec:
         if spec.prompt is not None:
             _check_is_writable(spec.columns, schema)
         if (name := spec.prompt_column) is not None and not _is_text(schema.field(name).type):
+            is_binary = _is_binary(schema.field(name).type)
             raise UsageError(
                 f"--prompt-column must be text, {name} is {schema.field(name).type}",
-                f"a template writes other values as text: --prompt '{{{name}}}'",
+                _BINARY_HINT if is_binary else f"a template writes other values as text: --prompt '{{{name}}}'",
             )
         if (name := spec.messages_column) is not None and not _is_list_or_text(schema.field(name).type):
-            raise UsageError(f"--messages-column must be a list of messages, {name} is {schema.field(name).type}")
+            raise UsageError(
+                f"--messages-column must be a list of messages, {name} is {schema.field(name).type}",
+                "a message is an object with role and content; a conversation is a list of them",
+            )
         return spec
 
     def _with_usual_column(self, names: Sequence[str]) -> PromptSpec:
@@ -109,20 +116,30 @@ class PromptBuilder:
     def build_many(self, rows: Iterable[Row]) -> list[list[int] | PromptError]:
         """As `build` for each of `rows`, on all cores; an error stands in its row's place."""
         prompts = [self._render_or_error(row) for row in rows]
-        token_ids = iter(
-            self._tokenizer.encode_batch(
-                [each for each in prompts if not isinstance(each, PromptError)],
-                # A chat template writes BOS itself.
-                add_special_tokens=self._chat_template is None,
-            )
-        )
+        token_ids = self._encode([each for each in prompts if not isinstance(each, PromptError)])
         return [each if isinstance(each, PromptError) else next(token_ids) for each in prompts]
+
+    def _encode(self, prompts: Sequence[PromptText]) -> Iterator[list[int]]:
+        begin = 0
+        while begin < len(prompts):
+            end, num_characters = begin + 1, len(prompts[begin].text)
+            while end < len(prompts) and num_characters + len(prompts[end].text) <= _CHARACTERS_AT_ONCE:
+                num_characters += len(prompts[end].text)
+                end += 1
+            # A chat template writes BOS itself.
+            yield from self._tokenizer.encode_batch(prompts[begin:end], add_special_tokens=self._chat_template is None)
+            begin = end
 
     def _render_or_error(self, row: Row) -> PromptText | PromptError:
         try:
-            return self._render(row)
+            prompt = self._render(row)
         except PromptError as error:
             return error
+        num_bytes = len(prompt.text.encode(errors="surrogatepass"))
+        if num_bytes > _MAX_PROMPT_BYTES:
+            message = f"the prompt has {num_bytes} bytes, more than {_MAX_PROMPT_BYTES:,}"
+            return PromptError("prompt_too_long", message)
+        return prompt
 
     def _render(self, row: Row) -> PromptText:
         if self._spec.messages_column is not None:
@@ -176,6 +193,8 @@ def _messages(name: str, row: Row) -> Any:
     value = row.get(name)
     if value is None:
         raise PromptError("invalid_input", f"column {name} is null")
+    if isinstance(value, list):
+        return [_as_object(message) for message in value]
     if not isinstance(value, str):
         return value
     try:
@@ -186,6 +205,12 @@ def _messages(name: str, row: Row) -> Any:
         ) from error
 
 
+def _as_object(message: Any) -> Any:
+    # A map column gives pairs; JSON has no tuples.
+    is_map = isinstance(message, list) and all(isinstance(pair, tuple) for pair in message)
+    return dict(message) if is_map else message
+
+
 def _has_system_message(messages: list[Any]) -> bool:
     return bool(messages) and isinstance(messages[0], dict) and messages[0].get("role") in _SYSTEM_ROLES
 
@@ -193,6 +218,8 @@ def _has_system_message(messages: list[Any]) -> bool:
 def _is_text(type_: pa.DataType) -> bool:
     if types.is_dictionary(type_):
         return _is_text(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return _is_text(type_.storage_type)
     # A column of nulls only is an error of its rows, each for itself.
     is_text: bool = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
     return is_text or types.is_null(type_)
@@ -201,7 +228,7 @@ def _is_text(type_: pa.DataType) -> bool:
 def _check_is_writable(names: Iterable[str], schema: pa.Schema) -> None:
     for name in names:
         if _is_binary(schema.field(name).type):
-            raise UsageError(f"a template takes columns that can be written as text, {name} is binary")
+            raise UsageError(f"a template takes columns that can be written as text, {name} is binary", _BINARY_HINT)
 
 
 def _is_binary(type_: pa.DataType) -> bool:
@@ -213,4 +240,4 @@ def _is_binary(type_: pa.DataType) -> bool:
 
 def _is_list_or_text(type_: pa.DataType) -> bool:
     is_list: bool = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    return is_list or types.is_list_view(type_) or _is_text(type_)
+    return is_list or types.is_list_view(type_) or types.is_large_list_view(type_) or _is_text(type_)

@@ -7,6 +7,9 @@ from typing import cast
 import pyarrow as pa
 from pyarrow import types
 
+_OUT_OF_RANGE = "<value out of range"
+"""What Arrow writes in place of times that are further away than its calendar goes."""
+
 
 def to_list(column: pa.Array) -> list[object] | None:
     """The values of a whole column, 30 times as fast as one by one; None where Python lacks one of them."""
@@ -52,6 +55,8 @@ def _to_text(scalar: pa.Scalar) -> object:
     try:
         text = scalar.cast(pa.string()).as_py()
     except pa.ArrowInvalid:
+        return str(scalar.value)
+    if text.startswith(_OUT_OF_RANGE):
         return str(scalar.value)
     # As datetime.isoformat() has it, for the values beside this one that Python can hold.
     return text.replace(" ", "T", 1) if types.is_timestamp(scalar.type) else text

@@ -20,7 +20,11 @@ _MAX_EXACT = 2.0**63
 
 
 class InvalidLineError(ValueError):
-    """A line that is not one JSON object; the message says what it is instead."""
+    """A line that is not one JSON object; the message says what it is instead. `code` is its row's `error_code`."""
+
+    def __init__(self, message: str, code: str = "invalid_input") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def parse_object(line: bytes) -> dict[str, object]:
@@ -32,7 +36,7 @@ def parse_object(line: bytes) -> dict[str, object]:
     try:
         value: object = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise InvalidLineError(f"invalid JSON at column {error.colno}: {error.msg}") from error
+        raise _invalid(line, error) from error
     if not isinstance(value, dict):
         raise InvalidLineError(f"expected an object, found {_name(value)}")
     if _may_have_lost_digits(value.values(), MAX_NESTING):
@@ -47,6 +51,16 @@ def dump(value: object) -> bytes:
         return orjson.dumps(value, default=_to_json)
     except TypeError:
         return orjson.dumps(_with_long_integers(value), default=_to_json)
+
+
+def _invalid(line: bytes, error: orjson.JSONDecodeError) -> InvalidLineError:
+    try:
+        line.decode()
+    except UnicodeDecodeError as broken:
+        return InvalidLineError(f"not valid UTF-8 at byte {broken.start + 1}", "invalid_unicode")
+    is_lone_surrogate = "surrogate" in error.msg
+    code = "invalid_unicode" if is_lone_surrogate else "invalid_input"
+    return InvalidLineError(f"invalid JSON at column {error.colno}: {error.msg}", code)
 
 
 def _may_have_lost_digits(values: Iterable[Any], room: int) -> bool:

@@ -7,6 +7,7 @@ them. The rows keep their own values: what is written to JSONL again is what was
 from __future__ import annotations
 
 import io
+import zlib
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -17,8 +18,9 @@ from infer.io.errors import InputError
 from infer.io.json_type import JsonType
 from infer.io.json_value import InvalidLineError, parse_object
 from infer.io.lines import MAX_LINE_BYTES, read_lines
+from infer.io.other_formats import other_format
 from infer.io.paths import STANDARD_INPUT
-from infer.io.readable import reading
+from infer.io.readable import ReadPosition, reading
 from infer.io.row import Row, RowError
 from infer.io.schema import check_columns
 from infer.io.standard_input import StandardInput
@@ -38,12 +40,8 @@ _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS = 10_000
 _MAX_LISTED = 8
 _READ_BUFFER_BYTES = 1 << 20
-_OTHER_FORMATS = {
-    b"PAR1": "it is Parquet, which is read from files named .parquet, not from standard input",
-    b"\x1f\x8b": "it is compressed: name the file with .gz, or decompress it with gzip -dc",
-    b"\x28\xb5\x2f\xfd": "it is compressed: name the file with .zst, or decompress it with zstd -dc",
-}
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_ARRAY_HINT = "JSONL has one object a line: jq -c '.[]' makes that of a list, jq -c . of objects over several lines"
 
 
 class JsonlSource:
@@ -61,6 +59,7 @@ class JsonlSource:
         self.num_rows = 0
         self._types: dict[str, JsonType] = {}
         self._parts: list[_Part] = []
+        self._first_error: tuple[str, InvalidLineError] | None = None
         for path in self.paths:
             num_left = None if limit is None else limit - self.num_rows
             if num_left == 0:
@@ -68,6 +67,7 @@ class JsonlSource:
             part = self._scan(_opened(path, num_left), num_left)
             self._parts.append(part)
             self.num_rows += part.num_rows
+        self._check_has_columns()
         self.schema = pa.schema([(name, type_.arrow_type()) for name, type_ in self._types.items()])
         mixed = [name for name, type_ in self._types.items() if type_.is_mixed]
         if mixed:
@@ -87,23 +87,33 @@ class JsonlSource:
         return self._rows({name: self._types[name].converter() for name in columns})
 
     def _scan(self, file: _File, limit: int | None) -> _Part:
-        num_rows = num_bytes = 0
-        with reading(file.name), file.open() as stream:
+        num_rows = num_bytes = checksum = 0
+        position = ReadPosition(file.name, "line")
+        with reading(position, file.damage_hint), file.open() as stream:
             for line in islice(read_lines(stream), limit):
                 if num_rows == 0:
                     _check_is_text(line, file.name)
                 num_rows += 1
                 num_bytes = line.end
+                checksum = zlib.crc32(line.text or b"", checksum)
+                position.last = line.number
                 try:
                     values = _parse(line)
-                except InvalidLineError:
+                except InvalidLineError as error:
+                    self._first_error = self._first_error or (f"{file.name}:{line.number}", error)
                     continue
                 for name, value in values.items():
                     type_ = self._types.get(name)
                     if type_ is None:
                         type_ = self._add_column(name, f"{file.name}:{line.number}")
                     type_.add(value)
-        return _Part(file, num_rows, num_bytes)
+        return _Part(file, num_rows, num_bytes, checksum)
+
+    def _check_has_columns(self) -> None:
+        if self._first_error is not None and not self._types:
+            place, error = self._first_error
+            message = f"no line is a JSON object with a field, the first bad one is {place}: {error}"
+            raise InputError(message, _ARRAY_HINT)
 
     def _add_column(self, name: str, place: str) -> JsonType:
         if len(self._types) == _MAX_COLUMNS:
@@ -156,6 +166,10 @@ class _File(Protocol):
     def name(self) -> str:
         """As it stands in messages."""
 
+    @property
+    def damage_hint(self) -> str:
+        """What to do where its content cannot be read."""
+
     def open(self) -> BinaryIO:
         """A new reader, at the beginning."""
 
@@ -171,11 +185,21 @@ class _DiskFile:
     def name(self) -> str:
         return str(self.path)
 
+    @property
+    def damage_hint(self) -> str:
+        suffix = self.path.suffix.lower()
+        return f"the file is damaged, incomplete or no {suffix}: copy or compress it again" if self._codec else ""
+
     def open(self) -> BinaryIO:
-        compression = _COMPRESSIONS.get(self.path.suffix.lower())
-        if compression is None:
+        if self._codec is None:
             return self.path.open("rb", buffering=_READ_BUFFER_BYTES)
-        return io.BufferedReader(pa.input_stream(str(self.path), compression), _READ_BUFFER_BYTES)
+        # Opened here: Arrow takes no name that is not UTF-8.
+        stream = pa.input_stream(self.path.open("rb", buffering=0), self._codec)
+        return io.BufferedReader(stream, _READ_BUFFER_BYTES)
+
+    @property
+    def _codec(self) -> str | None:
+        return _COMPRESSIONS.get(self.path.suffix.lower())
 
     def open_raw(self) -> BinaryIO:
         return self.path.open("rb", buffering=_READ_BUFFER_BYTES)
@@ -188,20 +212,25 @@ class _Part:
     file: _File
     num_rows: int
     num_bytes: int
+    checksum: int
+    """Of its lines."""
 
     def blocks(self) -> Iterator[list[Line]]:
         """The lines, as many at a time as one block should hold."""
         block: list[Line] = []
-        num_rows = block_bytes = 0
-        with reading(self.file.name), self.file.open() as stream:
+        num_rows = block_bytes = checksum = 0
+        position = ReadPosition(self.file.name, "line")
+        with reading(position, self.file.damage_hint), self.file.open() as stream:
             for line in read_lines(stream, self.num_bytes):
                 block.append(line)
                 block_bytes += len(line.text or b"")
+                checksum = zlib.crc32(line.text or b"", checksum)
+                position.last = line.number
                 if len(block) == _MAX_BLOCK_ROWS or block_bytes >= _BLOCK_BYTES:
                     num_rows += len(block)
                     yield block
                     block, block_bytes = [], 0
-        if num_rows + len(block) != self.num_rows:
+        if (num_rows + len(block), checksum) != (self.num_rows, self.checksum):
             raise InputError(f"the file has changed since it was opened: {self.file.name}")
         yield block
 
@@ -216,13 +245,12 @@ def _row(index: int, line: Line, block: JsonBlock, file_name: str) -> Row:
     except InvalidLineError as error:
         # A file's name need not be UTF-8, and this goes into a column.
         shown = file_name.encode(errors="backslashreplace").decode()
-        return Row(index, None, error=RowError("invalid_input", f"{shown}:{line.number}: {error}"))
+        return Row(index, None, error=RowError(error.code, f"{shown}:{line.number}: {error}"))
 
 
 def _check_is_text(first: Line, file_name: str) -> None:
-    for magic, hint in _OTHER_FORMATS.items():
-        if (first.text or b"").startswith(magic):
-            raise InputError(f"this is no JSONL: {file_name}", hint)
+    if hint := other_format(first.text or b""):
+        raise InputError(f"this is no JSONL: {file_name}", hint)
 
 
 def _parse(line: Line) -> dict[str, object]:

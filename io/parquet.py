@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infer.io.arrow_value import to_list, to_python
-from infer.io.errors import InputError
+from infer.io.parquet_file import read_batches, read_footer
 from infer.io.readable import reading
 from infer.io.row import Row, RowError
 from infer.io.schema import check_columns
@@ -25,14 +22,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from infer.io.input_content import InputBytes
+    from infer.io.parquet_file import Footer
     from infer.io.paths import InputFile
-
-_MAX_BLOCK_ROWS = 512
-_BLOCK_BYTES = 8 << 20
-_READ_BUFFER_BYTES = 1 << 20
-# A page is decompressed whole, so these bound what one row of a file can cost.
-_MAX_INFLATION = 1000
-_MIN_INFLATED_BYTES = 256 << 20
 
 
 class ParquetSource:
@@ -45,8 +36,8 @@ class ParquetSource:
     """
 
     def __init__(self, files: Sequence[InputFile], limit: int | None = None) -> None:
-        footers = [(file, *_read_footer(file.path)) for file in files]
-        file_schema = unify_schemas((file.path, schema) for file, schema, _ in footers)
+        footers = [(file, read_footer(file.path)) for file in files]
+        file_schema = unify_schemas((file.path, footer.schema) for file, footer in footers)
         shadowed = {key for file in files for key in file.partition if key in file_schema.names}
         partition_schema = _partition_schema([file.partition for file in files], shadowed)
 
@@ -55,9 +46,10 @@ class ParquetSource:
         self.notes = tuple(
             f"partition key {key} is also a column of the files: the column is used" for key in sorted(shadowed)
         )
-        num_rows = sum(rows for _, _, rows in footers)
+        num_rows = sum(footer.num_rows for _, footer in footers)
+        self._limit = limit
         self.num_rows = num_rows if limit is None else min(num_rows, limit)
-        self._parts = [_Part(file.path, rows, _partition_values(file, partition_schema)) for file, _, rows in footers]
+        self._parts = [_Part(file.path, footer, _partition_values(file, partition_schema)) for file, footer in footers]
 
     def contents(self) -> list[InputBytes]:
         return [(str(path), partial(_open_raw, path)) for path in self.paths]
@@ -70,7 +62,8 @@ class ParquetSource:
         """
         check_columns(columns, self.schema)
         wanted = pa.schema([self.schema.field(name) for name in dict.fromkeys(columns)])
-        return islice(self._rows(wanted), self.num_rows)
+        rows = self._rows(wanted)
+        return rows if self._limit is None else islice(rows, self._limit)
 
     def _rows(self, wanted: pa.Schema) -> Iterator[Row]:
         first_row = 0
@@ -79,7 +72,7 @@ class ParquetSource:
             for batch in part.batches(wanted):
                 yield from _block_rows(batch, part.path, row_in_file, first_row + row_in_file)
                 row_in_file += batch.num_rows
-            first_row += part.num_rows
+            first_row += part.footer.num_rows
 
 
 class ArrowBlock:
@@ -103,41 +96,31 @@ class ArrowBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One file: how many rows its footer promised, and its partition keys."""
+    """One file, what its footer said, and its partition keys."""
 
     path: Path
-    num_rows: int
+    footer: Footer
     partition: Mapping[str, pa.Scalar]
 
     def batches(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of the file as batches of exactly the schema `wanted`."""
-        with reading(self.path), _open(self.path) as file:
-            if file.metadata.num_rows != self.num_rows:
-                raise InputError(f"the file has changed since it was opened: {self.path}")
-            known = set(file.schema_arrow.names)
-            names = [name for name in wanted.names if name in known]
-            block_rows = _block_num_rows(file.metadata, names)
-            num_rows = 0
-            for batch in file.iter_batches(block_rows, columns=names, use_threads=False):
-                num_rows += batch.num_rows
-                # From the empty selection, which still knows its number of rows: no column at all may be wanted.
-                conformed = batch.select([])
-                for field in wanted:
-                    conformed = conformed.append_column(field, self._column(batch, field))
-                yield conformed
-            if num_rows != self.num_rows:
-                raise InputError(f"the footer promises {self.num_rows} rows, the file holds {num_rows}: {self.path}")
+        for batch in read_batches(self.path, self.footer, set(wanted.names)):
+            with reading(self.path):
+                columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+                arrays = [self._column(columns.get(field.name), field, batch.num_rows) for field in wanted]
+            # An empty selection still knows its number of rows.
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted) if arrays else batch.select([])
 
-    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        if field.name in batch.schema.names:
-            return conform(batch.column(field.name), field.type)
+    def _column(self, column: pa.Array | None, field: pa.Field, num_rows: int) -> pa.Array:
+        if column is not None:
+            return conform(column, field.type)
         if field.name in self.partition:
-            return pa.repeat(self.partition[field.name], batch.num_rows)
-        return pa.nulls(batch.num_rows, field.type)
+            return pa.repeat(self.partition[field.name], num_rows)
+        return pa.nulls(num_rows, field.type)
 
 
 def _open_raw(path: Path) -> BinaryIO:
-    return path.open("rb", buffering=_READ_BUFFER_BYTES)
+    return path.open("rb")
 
 
 def _block_rows(batch: pa.RecordBatch, path: Path, row_in_file: int, index: int) -> Iterator[Row]:
@@ -172,40 +155,6 @@ def _is_readable(scalar: pa.Scalar) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _block_num_rows(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
-    """How many rows of the columns `names` are read at once: what the widest row group can bear."""
-    prefixes = tuple(name + "." for name in names)
-    paths = [metadata.schema.column(leaf).path + "." for leaf in range(metadata.num_columns)]
-    leaves = [leaf for leaf, path in enumerate(paths) if path.startswith(prefixes)]
-    row_bytes = 1
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        num_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-        row_bytes = max(row_bytes, num_bytes // max(1, group.num_rows))
-    return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
-
-
-def _read_footer(path: Path) -> tuple[pa.Schema, int]:
-    with reading(path), _open(path) as file:
-        metadata, schema = file.metadata, file.schema_arrow
-        name, count = max(Counter(schema.names).items(), key=itemgetter(1), default=("", 0))
-        if count > 1:
-            raise InputError(f"more than one column has the name {name}: {path}")
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-        inflated = max((group.total_byte_size for group in groups), default=0)
-        if inflated > max(_MIN_INFLATED_BYTES, _MAX_INFLATION * path.stat().st_size):
-            raise InputError(
-                f"a row group unpacks to {inflated / 2**30:.1f} GiB from a file of {path.stat().st_size} bytes: {path}",
-                "write the file again with smaller row groups",
-            )
-        # What pandas and others noted there about the whole table is no longer true of our output.
-        return schema.remove_metadata(), metadata.num_rows
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    # Pages are read through a small buffer, not a column chunk at a time: a row group may be the whole file.
-    return pq.ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, page_checksum_verification=True)
 
 
 def _partition_schema(partitions: Sequence[Mapping[str, str | None]], shadowed: set[str]) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -15,7 +16,7 @@ from infer.io.near_match import near_match_hint
 from infer.io.readable import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 STANDARD_INPUT = "-"
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -80,26 +81,48 @@ def _expand(path: str) -> list[InputFile]:
         return _directory_files(Path(path))
     if Path(path).exists() or not glob.has_magic(path):
         return [_input_file(Path(path))]
-    matches = [Path(match) for match in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207
+    # `d/**` goes around a link to a directory above as often as the system lets it.
+    matches = _once(Path(match) for match in glob.glob(path, recursive=True))  # noqa: PTH207
     root = _root_of_pattern(path)
     files = [
         file
-        for match in matches
+        for match in sorted(matches)
         if not _is_hidden(match.relative_to(root))
         for file in (_directory_files(match, root) if match.is_dir() else [_input_file(match, root)])
     ]
     if not files:
         raise InputError(f"no file matches: {path}")
-    return files
+    # It also finds a directory and then what is in it.
+    by_path = {file.path: file for file in files}
+    return [by_path[path] for path in sorted(_once(by_path))]
+
+
+def _once(paths: Iterable[Path]) -> list[Path]:
+    """Of the names that lead to one entry of a directory the shortest."""
+    found: dict[tuple[Path, str], Path] = {}
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        found.setdefault((path.parent.resolve(), path.name), path)
+    return list(found.values())
 
 
 def _directory_files(directory: Path, root: Path | None = None) -> list[InputFile]:
     root = root or directory
-    found = sorted(path for path in directory.rglob("*") if not _is_hidden(path.relative_to(root)))
-    files = [_input_file(path, root) for path in found if file_format(path) is not None and path.is_file()]
+    found = [path for path in _walk(directory) if not _is_hidden(path.relative_to(root))]
+    # One that cannot be read stops the run: without it, rows would be missing.
+    files = [_input_file(path, root) for path in sorted(found) if file_format(path) is not None]
     if not files:
         raise InputError(f"no input files in directory: {directory}", _suffix_hint())
     return files
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    for parent, directories, names in os.walk(directory, onerror=_raise):
+        directories[:] = [name for name in directories if not _is_hidden(Path(name))]
+        yield from (Path(parent, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise InputError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _input_file(path: Path, root: Path | None = None) -> InputFile:

@@ -51,7 +51,7 @@ def output_schema(
     # The rows that could not be read are null in every kept column.
     kept = pa.schema([source_schema.field(name).with_nullable(True) for name in names])
     schema = OutputSchema(kept, result_schema, prefix)
-    taken = [name for name in schema.result_names if name in names]
+    taken = sorted(set(schema.result_names).intersection(names), key=schema.result_names.index)
     if taken:
         raise InputError(
             f"the input already has a column of this name: {', '.join(taken)}",
@@ -66,7 +66,10 @@ def check_columns(names: Iterable[str], schema: pa.Schema) -> None:
     Raises:
         InputError: it has not.
     """
+    # A schema builds its list of names anew each time it is asked.
+    columns = schema.names
+    known = set(columns)
     for name in names:
-        if name not in schema.names:
-            listed = ", ".join(schema.names[:_MAX_LISTED]) + (", ..." if len(schema) > _MAX_LISTED else "")
-            raise InputError(f"no such column: {name}", near_match_hint(name, schema.names) or f"columns: {listed}")
+        if name not in known:
+            listed = ", ".join(columns[:_MAX_LISTED]) + (", ..." if len(columns) > _MAX_LISTED else "")
+            raise InputError(f"no such column: {name}", near_match_hint(name, columns) or f"columns: {listed}")

@@ -24,6 +24,7 @@ class StandardInput:
     """A copy of what came in, up to `limit` lines that are not blank. It is given back with the object."""
 
     name = "<stdin>"
+    damage_hint = ""
 
     def __init__(self, limit: int | None = None) -> None:
         # None where the process was started without one.

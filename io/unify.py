@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from infer.io.errors import InputError
@@ -51,14 +52,21 @@ def conform(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises:
         pyarrow.ArrowInvalid: a value does not fit, e.g. a large integer where another file has floats.
     """
-    return column if column.type == wanted else column.cast(wanted)
+    if column.type == wanted:
+        return column
+    # Arrow 26 casts a list view to a list whose last offset is missing.
+    return (_without_views(column) if _has_views(column.type) else column).cast(wanted)
 
 
 def _unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if one == other:
         return one
     both = [pa.schema([("", _plain(each))]) for each in (one, other)]
-    return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    unified = pa.unify_schemas(both, promote_options="permissive").field(0).type
+    for each in (one, other):
+        # Decimals and integers have a common type that Arrow makes too narrow and then refuses.
+        conform(pa.nulls(1, each), unified)
+    return unified
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -69,9 +77,34 @@ def _plain(type_: pa.DataType) -> pa.DataType:
         return pa.string()
     if types.is_binary_view(type_):
         return pa.binary()
-    if types.is_list(type_) or types.is_large_list(type_):
-        rebuilt = pa.list_ if types.is_list(type_) else pa.large_list
-        return rebuilt(type_.value_field.with_type(_plain(type_.value_type)))
+    if isinstance(type_, pa.BaseExtensionType):
+        return _plain(type_.storage_type)
+    if types.is_map(type_):
+        return pa.map_(_plain(type_.key_type), type_.item_field.with_type(_plain(type_.item_type)))
+    if types.is_large_list(type_) or types.is_large_list_view(type_):
+        return pa.large_list(type_.value_field.with_type(_plain(type_.value_type)))
+    if types.is_list(type_) or types.is_list_view(type_) or types.is_fixed_size_list(type_):
+        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
     if types.is_struct(type_):
         return pa.struct([field.with_type(_plain(field.type)) for field in type_])
     return type_
+
+
+def _has_views(type_: pa.DataType) -> bool:
+    if types.is_list_view(type_) or types.is_large_list_view(type_):
+        return True
+    return any(_has_views(type_.field(child).type) for child in range(type_.num_fields))
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """The same lists, each as a run of the values; what they hold is treated alike."""
+    type_ = column.type
+    if types.is_struct(type_):
+        fields = [_without_views(column.field(child)) for child in range(type_.num_fields)]
+        names = [type_.field(child).name for child in range(type_.num_fields)]
+        return pa.StructArray.from_arrays(fields, names, mask=column.is_null())
+    if not types.is_nested(type_) or types.is_map(type_):
+        return column
+    lengths = pc.list_value_length(column).fill_null(0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    return pa.LargeListArray.from_arrays(offsets, _without_views(column.flatten()), mask=column.is_null())

@@ -147,13 +147,24 @@ def test_missing_input_exits_with_4(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr() == ("", "error: no such file: dat.jsonl\nhint: did you mean 'data.jsonl'?\n")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "[1]\nnot json\n"])
+@pytest.mark.parametrize("text", ["", "\n\n", "{}\n"])
 def test_input_without_any_column_exits_with_4(capsys, tmp_path, text):
     path = tmp_path / "in.jsonl"
     path.write_text(text)
     assert main(["run", str(path)]) == 4
     assert capsys.readouterr().err == (
-        f"error: the input has no columns: {path}\nhint: it is empty, or no line of it is a JSON object\n"
+        f"error: the input has no columns: {path}\nhint: it is empty, or its rows have no fields\n"
+    )
+
+
+def test_input_without_any_good_line_exits_with_4_and_shows_the_first(capsys, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n[1]\nnot json\n")
+    assert main(["run", str(path)]) == 4
+    assert capsys.readouterr().err == (
+        "error: no line is a JSON object with a field, the first bad one is "
+        f"{path}:2: expected an object, found a list\n"
+        "hint: JSONL has one object a line: jq -c '.[]' makes that of a list, jq -c . of objects over several lines\n"
     )
 
 

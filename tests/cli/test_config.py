@@ -181,6 +181,11 @@ def test_seed_is_none_where_none_is_given():
     assert parse("a.jsonl").seed is None
 
 
+def test_prompt_file_is_read_as_an_editor_shows_it(tmp_path):
+    (tmp_path / "prompt.txt").write_bytes("\ufeffSay\r\n{text}\r\n".encode())
+    assert parse("a.jsonl", "--prompt-file", str(tmp_path / "prompt.txt")).prompt.prompt == "Say\n{text}"
+
+
 def test_prompt_file_is_the_template(tmp_path):
     (tmp_path / "prompt.txt").write_text("Sag {text}: ä\n", encoding="utf-8")
     # Without the line end of its last line.
@@ -239,6 +244,7 @@ def test_raw_leaves_no_place_for_chat(flag):
         (("--allowed-token-ids", ""), "--allowed-token-ids takes token ids separated by commas: ''"),
         (("--logit-bias", "[1]"), '--logit-bias takes a JSON object like {"50256": -100}: [1]'),
         (("--logit-bias", '{"a": 1}'), '--logit-bias takes a JSON object like {"50256": -100}: {"a": 1}'),
+        (("--prompt-file", "/dev/zero"), "--prompt-file is longer than 1 MiB: /dev/zero"),
         (("--prompt-file", "missing.txt"), "--prompt-file cannot be read: missing.txt: No such file or directory"),
     ],
 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tiny_tokenizers import CHATML, chatml_tokenizer, gemma_tokenizer, llama3_tokenizer
 
+from infer.cli import prompt
 from infer.cli.errors import UsageError
 from infer.cli.prompt import PromptBuilder, PromptSpec
 from infer.engine.errors import PromptError
@@ -16,6 +17,8 @@ from infer.engine.tokenizer import Tokenizer
 from infer.io.errors import InputError
 from infer.io.parquet import ArrowBlock
 from infer.io.row import Row
+
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 
 
 def make_row(schema: pa.Schema | None = None, **values: object) -> Row:
@@ -217,7 +220,21 @@ def test_text_columns_of_every_kind_are_prompts(type_):
         assert spec.resolve(pa.schema([("x", each)])) == spec
 
 
-@pytest.mark.parametrize("type_", [pa.int64(), pa.date32(), pa.list_(pa.string()), pa.bool_()])
+def test_text_of_an_extension_type_is_a_prompt():
+    spec = PromptSpec(prompt_column="x")
+    assert spec.resolve(pa.schema([("x", pa.json_())])) == spec
+    with pytest.raises(UsageError, match=r"^--prompt-column must be text, x is extension<arrow.uuid>$"):
+        spec.resolve(pa.schema([("x", pa.uuid())]))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        *(pa.int64(), pa.date32(), pa.bool_(), pa.decimal128(5, 2), pa.decimal256(50, 2), pa.duration("ns")),
+        *(pa.timestamp("ns"), pa.list_(pa.string()), pa.struct([("a", pa.string())]), pa.map_(pa.string(), pa.int8())),
+    ],
+    ids=str,
+)
 def test_column_of_another_type_is_refused_as_a_prompt_and_taken_by_a_template(type_):
     schema = pa.schema([("year", type_)])
     with pytest.raises(UsageError, match=r"^--prompt-column must be text, year is ") as caught:
@@ -229,8 +246,13 @@ def test_column_of_another_type_is_refused_as_a_prompt_and_taken_by_a_template(t
 @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary(3), pa.binary_view()], ids=str)
 def test_binary_column_of_a_template_stops_the_job(type_):
     schema = pa.schema([("image", type_), ("text", pa.string())])
-    with pytest.raises(UsageError, match="can be written as text, image is binary"):
+    with pytest.raises(UsageError, match="can be written as text, image is binary") as from_template:
         PromptSpec(prompt="{text} {image}").resolve(schema)
+    with pytest.raises(UsageError, match="must be text, image is") as from_column:
+        PromptSpec(prompt_column="image").resolve(schema)
+    # Neither may send to the other.
+    hint = "cast it to string where the input is written, if it holds text"
+    assert from_template.value.hint == from_column.value.hint == hint
     assert PromptSpec(prompt="{text}").resolve(schema).columns == ("text",)
 
 
@@ -242,9 +264,59 @@ def test_raw_run_takes_no_messages_for_its_prompt():
         PromptSpec(raw=True).resolve(pa.schema([messages]))
 
 
-def test_messages_column_of_numbers_is_refused():
-    with pytest.raises(UsageError, match=r"^--messages-column must be a list of messages, x is int64$"):
-        PromptSpec(messages_column="x").resolve(pa.schema([("x", pa.int64())]))
+@pytest.mark.parametrize(
+    "type_", [pa.int64(), pa.struct([("role", pa.string())]), pa.map_(pa.string(), pa.string())], ids=str
+)
+def test_messages_column_of_what_is_no_list_is_refused(type_):
+    with pytest.raises(UsageError) as caught:
+        PromptSpec(messages_column="x").resolve(pa.schema([("x", type_)]))
+    assert str(caught.value) == f"--messages-column must be a list of messages, x is {type_}"
+    assert caught.value.hint == "a message is an object with role and content; a conversation is a list of them"
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        *(pa.list_(MESSAGE), pa.large_list(MESSAGE), pa.list_view(MESSAGE), pa.large_list_view(MESSAGE)),
+        *(pa.list_(MESSAGE, 2), pa.list_(pa.map_(pa.string(), pa.string())), pa.list_(pa.null()), pa.string()),
+    ],
+    ids=str,
+)
+def test_lists_of_every_kind_are_messages(type_):
+    spec = PromptSpec(messages_column="x")
+    assert spec.resolve(pa.schema([("x", type_)])) == spec
+
+
+def test_messages_that_are_maps_are_objects():
+    schema = pa.schema([("x", pa.list_(pa.map_(pa.string(), pa.string())))])
+    message = [("role", "user"), ("content", "a")]
+    spec = PromptSpec(messages_column="x")
+    assert prompt_text(spec, make_row(schema, x=[message])) == chatml(("user", "a"))
+    assert prompt_error(spec, make_row(schema, x=[message, []])) == ("invalid_input", "messages[1] has no role")
+
+
+def test_prompt_that_would_fill_the_memory_is_an_error_of_its_row(monkeypatch):
+    asked = []
+    tokenizer = Tokenizer(chatml_tokenizer(None))
+    encode_batch = tokenizer.encode_batch
+
+    def noting(prompts, **options):
+        asked.append(sum(len(each.text) for each in prompts))
+        return encode_batch(prompts, **options)
+
+    monkeypatch.setattr(tokenizer, "encode_batch", noting)
+    monkeypatch.setattr(prompt, "_MAX_PROMPT_BYTES", 100)
+    monkeypatch.setattr(prompt, "_CHARACTERS_AT_ONCE", 120)
+    texts = ["a" * 100, "a" * 101, "é" * 50, "é" * 51, "b" * 20, "c"]
+    built = PromptBuilder(PromptSpec(prompt_column="x"), tokenizer).build_many([make_row(x=text) for text in texts])
+    assert [str(each) for each in built if isinstance(each, PromptError)] == [
+        "the prompt has 101 bytes, more than 100",
+        "the prompt has 102 bytes, more than 100",
+    ]
+    assert [tokenizer.decode(each) for each in built if not isinstance(each, PromptError)] == [
+        text for text in texts if len(text.encode()) <= 100
+    ]
+    assert asked == [100, 71]
 
 
 @pytest.mark.parametrize("field", ["text:>10001", "x:99999999999.2f", "x:.9999999999999999999f"])

@@ -35,7 +35,6 @@ def test_parse_object_reads_exactly_what_is_there(line: bytes, value: dict[str, 
         b'{"a": ',
         b"\0\0\0",
         b'{"a": "\\ud835"}',
-        b'{"a": "\xff"}',
         b'{"a": NaN}',
         b'{"a": -Infinity}',
         b'{"a": 1e400}',
@@ -46,6 +45,22 @@ def test_parse_object_reads_exactly_what_is_there(line: bytes, value: dict[str, 
 def test_parse_object_refuses_what_is_no_json(line: bytes) -> None:
     with pytest.raises(InvalidLineError, match=r"^invalid JSON at column \d+: [a-zA-Z0-9 ,:-]+$"):
         parse_object(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"a": "\xff"}', "not valid UTF-8 at byte 8"),
+        (b'{"a": "\xed\xa0\xb5"}', "not valid UTF-8 at byte 8"),
+        (b'{"\xc0\x80": 1}', "not valid UTF-8 at byte 3"),
+        (b'{"a": "\\ud835"}', "invalid JSON at column 8: no low surrogate in string"),
+        (b'{"a": "\\udc00\\ud800"}', "invalid JSON at column 8: invalid high surrogate in string"),
+    ],
+)
+def test_parse_object_has_a_code_for_text_that_is_none(line: bytes, message: str) -> None:
+    with pytest.raises(InvalidLineError) as caught:
+        parse_object(line)
+    assert (str(caught.value), caught.value.code) == (message, "invalid_unicode")
 
 
 @pytest.mark.parametrize(

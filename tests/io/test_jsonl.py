@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
+import re
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from infer.io import jsonl
@@ -53,8 +57,8 @@ def test_jsonl_that_is_another_format_is_named(tmp_path: Path, data: bytes, hint
 
 def test_jsonl_bad_line_of_a_file_whose_name_is_not_unicode_can_be_written_down(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"a\xff.jsonl")
-    path.write_bytes(b"[1]\n")
-    ((_, _, message),) = table_of(str(path))
+    path.write_bytes(b'[1]\n{"n": 1}\n')
+    (_, _, message), _ = table_of(str(path))
     assert message is not None
     assert message.encode().endswith(b"a\\udcff.jsonl:1: expected an object, found a list")
 
@@ -65,7 +69,11 @@ def test_jsonl_bad_line_is_an_error_of_its_row(tmp_path: Path) -> None:
     source = open_source([path])
     rows = list(source.rows(["n"]))
     assert [(row.index, row.get("n")) for row in rows] == [(0, 0), *((i, None) for i in range(1, 8)), (8, 8), (9, None)]
-    assert {row.error.code for row in rows if row.error} == {"invalid_input"}
+    assert [row.error.code for row in rows if row.error] == [
+        *["invalid_input"] * 3,
+        "invalid_unicode",
+        *["invalid_input"] * 4,
+    ]
     # The first line is blank: a row and its line are two numbers.
     assert [row.error.message.split(": ")[0] for row in rows if row.error] == [
         f"{path}:{number}" for number in [3, 4, 5, 6, 7, 8, 9, 11]
@@ -142,6 +150,40 @@ def test_jsonl_compressed_file_that_was_cut_off_is_named(tmp_path: Path) -> None
         open_source([path])
 
 
+def test_jsonl_damage_is_told_with_the_last_line_before_it(tmp_path: Path) -> None:
+    lines = "".join(f'{{"n": "{random.Random(number).randbytes(500).hex()}"}}\n' for number in range(3000))
+    for suffix, data in (
+        ("gz", gzip.compress(lines.encode())),
+        ("zst", pa.compress(lines.encode(), "zstd", asbytes=True)),
+    ):
+        path = write(tmp_path / f"a.jsonl.{suffix}", data[:-9])
+        with pytest.raises(InputError) as caught:
+            open_source([path])
+        found = re.fullmatch(rf"cannot read {path} after line (\d+): truncated compressed stream", str(caught.value))
+        assert found is not None, str(caught.value)
+        assert 1000 < int(found[1]) < 3000
+        assert caught.value.hint == f"the file is damaged, incomplete or no .{suffix}: copy or compress it again"
+
+
+def test_jsonl_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"n": 1}\n'))
+    source = open_source([path])
+    Path(path).unlink()
+    with pytest.raises(InputError, match=f"^cannot read {path}: no such file or directory$"):
+        list(source.rows(["n"]))
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("parquet", None)])
+def test_input_may_have_a_name_that_is_not_unicode(tmp_path: Path, suffix: str, pack: Any) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.jsonl.gz" if pack else b"\xff.parquet")
+    if pack:
+        path.write_bytes(pack(b'{"n": 1}\n'))
+    else:
+        with path.open("wb") as file:
+            pq.write_table(pa.table({"n": [1]}), file)
+    assert table_of(str(path)) == [(0, {"n": 1}, None)]
+
+
 def test_jsonl_lines_that_are_added_later_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "growing.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n": ')
@@ -158,6 +200,18 @@ def test_jsonl_file_that_changed_in_between_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b'{"n": 1}\n')
     with pytest.raises(InputError, match=f"^the file has changed since it was opened: {path}$"):
         list(source.rows(["n"]))
+    path.write_bytes(b'{"n": 1}\n{"n": 3}\n')
+    with pytest.raises(InputError, match=f"^the file has changed since it was opened: {path}$"):
+        list(source.rows(["n"]))
+
+
+def test_jsonl_value_that_does_not_fit_its_column_any_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "_MAX_BLOCK_ROWS", 1)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
+    source = open_source([str(path)])
     path.write_bytes(b'{"n":"a"}\n{"n": 2}\n')
     block = next(source.rows(["n"])).block
     assert block is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infer.io import parquet
+from infer.io import parquet_file
 from infer.io.errors import InputError
 from infer.io.reader import open_source
 
@@ -90,6 +91,20 @@ def test_parquet_rows_without_columns_are_still_rows(tmp_path: Path) -> None:
         (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.timestamp("ns"))), [("k", "1970-01-01T00:00:00.000000001")]),
         (pa.array([5_000_000], pa.int32()).cast(pa.date32()), "15659-07-15"),
         (pa.array([7], pa.timestamp("us", tz="Nowhere/Zone")), "7"),
+        (pa.array([2**62], pa.timestamp("us")), str(2**62)),
+        (pa.array([2**63 - 1], pa.timestamp("ns")), "2262-04-11T23:47:16.854775807"),
+        (pa.array([2**62], pa.duration("s")), str(2**62)),
+        (pa.array([1500], pa.duration("ns")), "1500"),
+        (pa.array([decimal.Decimal("1" * 60)], pa.decimal256(76, 2)), decimal.Decimal("1" * 60)),
+        (pa.array([None, 3], pa.int64()).slice(1), 3),
+        (pa.array([[("k", None)]], pa.map_(pa.string(), pa.string())), [("k", None)]),
+        (pa.array([[1, 2]], pa.list_(pa.int8(), 2)), [1, 2]),
+        (pa.array([[1, 2]], pa.list_view(pa.int8())), [1, 2]),
+        (pa.array([[1, 2]], pa.large_list_view(pa.int8())), [1, 2]),
+        (pa.array([uuid.UUID(int=5).bytes], pa.uuid()), uuid.UUID(int=5)),
+        (pa.array(['{"a":1}'], pa.json_()), '{"a":1}'),
+        (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())), True),
+        (pa.nulls(1), None),
     ],
 )
 def test_parquet_row_gives_python_values(tmp_path: Path, column: pa.Array, value: object) -> None:
@@ -179,17 +194,36 @@ def test_parquet_file_that_changed_in_between_is_refused(tmp_path: Path) -> None
     write(tmp_path / "a.parquet", {"n": [1, 2, 3]})
     with pytest.raises(InputError, match=r"^the file has changed since it was opened: "):
         next(source.rows(["n"]))
+    write(tmp_path / "a.parquet", {"n": [1, 3]})
+    with pytest.raises(InputError, match=r"^the file has changed since it was opened: "):
+        next(source.rows(["n"]))
+    write(tmp_path / "a.parquet", {"n": [1, 2]})
+    assert [row.get("n") for row in source.rows(["n"])] == [1, 2]
+    Path(path).unlink()
+    with pytest.raises(InputError, match=f"^cannot read {path}: no such file or directory$"):
+        next(source.rows(["n"]))
 
 
-def test_parquet_file_that_holds_fewer_rows_than_it_promises_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("promised", [1001, 999])
+def test_parquet_file_that_holds_other_than_it_promises_is_refused(tmp_path: Path, promised: int) -> None:
     path = Path(write(tmp_path / "a.parquet", {"n": range(1000)}))
     data = path.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    # The first number of this kind in a footer is that of the rows; Thrift writes 1000 and 1001 so.
-    start = data.index(b"\x16\xd0\x0f", footer)
-    path.write_bytes(data[:start] + b"\x16\xd2\x0f" + data[start + 3 :])
+    # Thrift writes a number in groups of seven bits; the first of 64 bits in a footer is that of the rows.
+    begin = data.index(b"\x16\xd0\x0f", footer)
+    path.write_bytes(data[: begin + 1] + bytes([promised * 2 & 127 | 128, promised * 2 >> 7]) + data[begin + 3 :])
+    message, _ = error_of(str(path))
+    assert message == f"the footer promises {promised} rows, the file holds 1000: {path}"
+
+
+def test_parquet_row_group_that_ends_early_is_refused(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "a.parquet", {"n": range(1000)}, use_dictionary=False, compression="none"))
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    changed = data[footer:].replace(b"\x16\xd0\x0f", b"\x16\xd2\x0f")
+    path.write_bytes(data[:footer] + changed)
     assert open_source([str(path)]).num_rows == 1001
-    assert error_of(str(path)) == (f"the footer promises 1001 rows, the file holds 1000: {path}", "")
+    assert error_of(str(path))[0] == f"the footer promises 1001 rows, the file holds 1000: {path}"
 
 
 def test_parquet_text_that_is_not_utf8_is_an_error_of_its_row(tmp_path: Path) -> None:
@@ -221,7 +255,13 @@ def test_parquet_column_names_may_hold_anything(tmp_path: Path) -> None:
 def test_parquet_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), path)
-    assert error_of(str(path)) == (f"more than one column has the name x: {path}", "")
+    assert error_of(str(path)) == (f"more than one column has the name x: {path}", "rename all but one of them")
+
+
+def test_parquet_field_of_a_struct_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+    path = write(tmp_path / "a.parquet", {"s": pa.ListArray.from_arrays([0, 1], twice)})
+    assert error_of(path) == (f"more than one field of s has the name x: {path}", "rename all but one of them")
 
 
 def test_parquet_unknown_column_is_an_error_at_once(tmp_path: Path) -> None:
@@ -234,7 +274,7 @@ def test_parquet_unknown_column_is_an_error_at_once(tmp_path: Path) -> None:
 def test_parquet_file_that_would_unpack_without_bound_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "_MIN_INFLATED_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet_file, "_MIN_INFLATED_BYTES", 1 << 20)
     text = pa.table({"text": ["a" * (1 << 20)] * 64})
     path = write(tmp_path / "bomb.parquet", text, compression="zstd", use_dictionary=False)
     num_bytes = Path(path).stat().st_size

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from publishing import NO_INPUT, RESULTS, convert, publish_no_input, result_batches
 
-from infer.io import parquet, parquet_writer
+from infer.io import parquet_file, parquet_writer
 from infer.io.parquet_writer import ParquetWriter
 from infer.io.row import Row
 from infer.io.seal import check_seal
@@ -72,7 +72,7 @@ def test_parquet_output_is_split_by_bytes_too(tmp_path: Path, monkeypatch: pytes
 def test_parquet_output_does_not_hold_more_blocks_than_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writer, "_ROW_GROUP_BYTES", 1)
     source = tmp_path / "in.parquet"
-    monkeypatch.setattr(parquet, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(parquet_file, "_BLOCK_BYTES", 1 << 16)
     pq.write_table(pa.table({"text": ["x" * (1 << 13)] * 500}), source, use_dictionary=False)
     convert([str(source)], tmp_path / "out.parquet", at_once=500)
     metadata = pq.read_metadata(tmp_path / "out.parquet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -70,6 +71,40 @@ def test_input_files_reads_partition_keys_from_directories() -> None:
     # What stands before the data set does not belong to it.
     assert [file.partition for file in input_files(["d/year=2024"])] == [{"lang": "a/b"}]
     assert [file.partition for file in input_files(["d/year=2024/lang=a%2Fb/x.parquet"])] == [{}]
+
+
+def test_input_files_takes_a_file_once_that_a_pattern_finds_by_several_ways() -> None:
+    touch("d/1.jsonl", "d/e/2.jsonl", "d/e/f/3.jsonl")
+    Path("d/e/up").symlink_to(Path.cwd() / "d")
+    Path("d/same.jsonl").symlink_to("1.jsonl")
+    assert found("d/**/*.jsonl") == ["d/1.jsonl", "d/e/2.jsonl", "d/e/f/3.jsonl", "d/same.jsonl"]
+    assert sorted(found("d/**")) == ["d/1.jsonl", "d/e/2.jsonl", "d/e/f/3.jsonl", "d/same.jsonl"]
+    assert found("d") == ["d/1.jsonl", "d/e/2.jsonl", "d/e/f/3.jsonl", "d/same.jsonl"]
+
+
+def test_input_files_leaves_no_file_of_a_directory_out_because_it_cannot_be_read() -> None:
+    touch("d/1.jsonl")
+    Path("d/2.jsonl").symlink_to("nowhere.jsonl")
+    assert error_of("d")[0] == "a link to a file that is not there: d/2.jsonl"
+    Path("d/2.jsonl").unlink()
+    Path("d/2.jsonl").symlink_to("2.jsonl")
+    assert error_of("d")[0] == "a link to a file that is not there: d/2.jsonl", "it leads to itself"
+    Path("d/2.jsonl").unlink()
+    os.mkfifo("d/2.jsonl")
+    assert error_of("d")[0] == "no regular file: d/2.jsonl"
+
+
+def test_input_files_refuses_a_directory_that_it_may_not_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    touch("d/1.jsonl", "d/closed/2.jsonl")
+    scandir = os.scandir
+
+    def refuses(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    assert error_of("d")[0] == "cannot read d/closed: permission denied"
 
 
 def test_input_files_refuses_what_is_not_there() -> None:

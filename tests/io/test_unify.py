@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from infer.io.errors import InputError
 from infer.io.unify import conform, unify_schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STRUCT = pa.struct([("role", pa.string()), ("content", pa.string())])
 VIEWS = pa.struct([("role", pa.string_view()), ("content", pa.string_view())])
@@ -40,6 +44,17 @@ def unified(*types: pa.DataType) -> pa.DataType:
         (pa.int64(), pa.float64(), pa.float64()),
         (pa.list_(pa.null()), pa.list_(STRUCT), pa.list_(STRUCT)),
         (pa.list_(STRUCT), pa.list_(VIEWS), pa.list_(STRUCT)),
+        (pa.list_(STRUCT), pa.list_view(STRUCT), pa.list_(STRUCT)),
+        (pa.list_(STRUCT), pa.large_list_view(VIEWS), pa.large_list(STRUCT)),
+        (pa.list_(pa.null()), pa.list_view(STRUCT), pa.list_(STRUCT)),
+        (pa.list_(STRUCT, 2), pa.list_(STRUCT, 3), pa.list_(STRUCT)),
+        (
+            pa.map_(pa.string(), pa.dictionary(pa.int8(), pa.string())),
+            pa.map_(pa.string(), pa.string()),
+            pa.map_(pa.string(), pa.string()),
+        ),
+        (pa.json_(), pa.large_string(), pa.large_string()),
+        (pa.uuid(), pa.binary(16), pa.binary(16)),
         (
             pa.struct([("a", pa.int64())]),
             pa.struct([("b", pa.string())]),
@@ -62,6 +77,23 @@ def test_unify_schemas_names_both_files_that_disagree() -> None:
     with pytest.raises(InputError) as caught:
         unified(pa.null(), pa.int64(), pa.int64(), pa.string())
     assert str(caught.value) == "column x is string in 3.parquet but int64 in 1.parquet"
+
+
+def test_unify_schemas_refuses_types_whose_common_type_holds_only_one_of_them() -> None:
+    with pytest.raises(InputError, match=r"^column x is int64 in 1.parquet but decimal128\(5, 2\) in 0.parquet$"):
+        unified(pa.decimal128(5, 2), pa.int64())
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_conform_makes_lists_of_views(view: Callable[[pa.DataType], pa.DataType]) -> None:
+    values = [[{"a": [1, 2]}, {"a": None}], None, [], [None, {"a": [3]}]]
+    item = pa.struct([("a", view(pa.int64()))])
+    wanted = pa.large_list(pa.struct([("a", pa.large_list(pa.int64()))]))
+    for column in (pa.array(values, view(item)), pa.array([[], *values, None], view(item)).slice(1, 4)):
+        conformed = conform(column, wanted)
+        conformed.validate(full=True)
+        assert conformed.to_pylist() == values
+    assert conform(pa.array([], view(item)), wanted).to_pylist() == []
 
 
 def test_conform_keeps_the_values() -> None:
