@@ -19,8 +19,9 @@ from infer.cli.stdout import checked_stdout
 from infer.cli.stop_request import Stopped, StopRequest, stop_error
 from infer.cli.verify import verify_command
 from infer.cli.version import infer_version, version_command
-from infer.engine.cache_dir import cache_dir
+from infer.engine.cache_dir import compiled_dir
 from infer.engine.errors import ConfigError
+from infer.engine.panics import is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,11 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    # Imported here: rich behind it would be felt in `infer --help`.
+    from infer.cli.terminal import safe_standard_error
+
+    with safe_standard_error():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     set_process_defaults()
     try:
         with StopRequest(), checked_stdout():
             set_up_logging()
-            code = app(args=arguments, prog_name="infer", standalone_mode=False)
+            code = _call(arguments)
     except typer.TyperException as error:
         _complain(usage_message(error))
         return ExitCode.USAGE
@@ -74,6 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error_message(error))
         return exit_code(error)
     return ExitCode.DONE if code is None else code
+
+
+def _call(arguments: Sequence[str] | None) -> int | None:
+    try:
+        code: int | None = app(args=arguments, prog_name="infer", standalone_mode=False)
+    except BaseException as error:
+        if is_panic(error):
+            raise RuntimeError("a library has panicked") from error
+        raise
+    return code
 
 
 def _complain(text: str) -> None:
@@ -117,6 +136,7 @@ def set_process_defaults() -> None:
     }
     # Without a place for it, each process compiles for itself.
     with suppress(ConfigError):
-        defaults["NUMBA_CACHE_DIR"] = str(cache_dir() / "numba")
+        if "NUMBA_CACHE_DIR" not in os.environ and (directory := compiled_dir()) is not None:
+            defaults["NUMBA_CACHE_DIR"] = str(directory)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -173,6 +173,7 @@ def _prompt(flags: Mapping[str, Any]) -> PromptSpec:
         messages_column=flags["messages_column"],
         system=flags["system"],
         raw=bool(flags["raw"]),
+        special_tokens=flags["special_tokens"],
     )
 
 

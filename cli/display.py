@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TextIO, cast
 
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
 from infer.cli.frame import Frame
 from infer.cli.progress import LineView
-from infer.cli.terminal import can_redraw, safe
+from infer.cli.terminal import SafeStream, can_redraw, safe
 from infer.cli.throughput import Throughput
 
 if TYPE_CHECKING:
@@ -82,6 +84,9 @@ class LiveView:
     def __enter__(self) -> Self:
         with self._undisturbed():
             self._live.start()
+            if isinstance(sys.stderr, FileProxy):
+                # It takes libraries' lines above the picture, and would take their escape codes for its own.
+                sys.stderr = cast("TextIO", SafeStream(cast("TextIO", sys.stderr)))
         try:
             self._draw()
         except BaseException:

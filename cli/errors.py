@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from typer import TyperException
 
 
+_NUM_FRAMES = -6
+_MOST_CAUSES = 5
+
+
 class ExitCode(IntEnum):
     """What a caller can tell from the exit status alone."""
 
@@ -161,11 +165,26 @@ def _lines(*lines: str, hint: str) -> str:
 
 
 def _bug_message(error: Exception) -> str:
-    # The innermost frames say where it broke; the outer ones are this command line in every report.
-    frames = "".join(traceback.format_exception(error, limit=-6)).rstrip("\n")
+    is_asked = os.environ.get("INFER_LOG_LEVEL", "").lower() == "debug"
     message = f"error: this is a bug in infer: {type(error).__name__}"
     hint = "please report it with the lines above, the command and the output of `infer version`"
-    return _lines(*frames.split("\n"), message, hint=hint)
+    if not is_asked:
+        hint += "; INFER_LOG_LEVEL=debug shows the message too, which may quote a row"
+    return _lines(*_traceback(error, with_messages=is_asked), message, hint=hint)
+
+
+def _traceback(error: BaseException | None, *, with_messages: bool, depth: int = 0) -> list[str]:
+    """As Python's own, each exception's message in one line, or left out."""
+    if error is None or depth == _MOST_CAUSES:
+        return []
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    # The innermost frames say where it broke; the outer ones are this command line in every report.
+    frames = "".join(traceback.format_tb(error.__traceback__, limit=_NUM_FRAMES)).splitlines()
+    name = type(error).__name__
+    return [
+        *_traceback(cause, with_messages=with_messages, depth=depth + 1),
+        *("Traceback (most recent call last):", *frames, f"{name}: {error}" if with_messages else name),
+    ]
 
 
 def _is_out_of_memory(error: Exception) -> bool:

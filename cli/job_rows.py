@@ -113,7 +113,7 @@ class JobRows:
             except Exception as error:
                 outcome = _internal(error)
         if isinstance(outcome, RequestError):
-            self._counts.failures.add(outcome.code, str(outcome))
+            self._counts.failures.add(outcome.code, outcome.public)
             return self._results.failed(row.index, outcome.code, str(outcome))
         if outcome.error_code is not None:
             self._counts.failures.add(outcome.error_code, outcome.error or "")

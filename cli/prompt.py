@@ -17,7 +17,7 @@ from infer.io.schema import check_columns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from infer.engine.control_tokens import PromptText
+    from infer.engine.control_tokens import PromptText, SpecialTokens
     from infer.engine.tokenizer import Tokenizer
     from infer.io.row import Row
 
@@ -39,6 +39,8 @@ class PromptSpec:
     messages_column: str | None = None
     system: str | None = None
     raw: bool = False
+    special_tokens: SpecialTokens = "sanitize"
+    """What the model's control tokens are in the text of a row."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ class PromptBuilder:
         token_ids = self._encode([each for each in prompts if not isinstance(each, PromptError)])
         return [each if isinstance(each, PromptError) else next(token_ids) for each in prompts]
 
-    def _encode(self, prompts: Sequence[PromptText]) -> Iterator[list[int]]:
+    def _encode(self, prompts: Sequence[PromptText]) -> Iterator[list[int] | PromptError]:
         begin = 0
         while begin < len(prompts):
             end, num_characters = begin + 1, len(prompts[begin].text)
@@ -127,7 +129,7 @@ class PromptBuilder:
                 num_characters += len(prompts[end].text)
                 end += 1
             # A chat template writes BOS itself.
-            yield from self._tokenizer.encode_batch(prompts[begin:end], add_special_tokens=self._chat_template is None)
+            yield from self._tokenizer.encode_each(prompts[begin:end], add_special_tokens=self._chat_template is None)
             begin = end
 
     def _render_or_error(self, row: Row) -> PromptText | PromptError:
@@ -151,7 +153,7 @@ class PromptBuilder:
         if self._chat_template is not None:
             return self._render_chat([{"role": "user", "content": content}])
         # The template is the user's own, who may write control tokens; the row's values may not.
-        return self._tokenizer.render(values, fill, joins=True)
+        return self._tokenizer.render(values, fill, joins=True, special_tokens=self._spec.special_tokens)
 
     def _content(self, row: Row) -> tuple[list[str], Callable[[Sequence[str]], str]]:
         if self._template is not None:
@@ -163,7 +165,7 @@ class PromptBuilder:
         assert self._chat_template is not None, self._spec
         if self._system and isinstance(messages, list) and not _has_system_message(messages):
             messages = [*self._system, *messages]
-        return self._chat_template.render_text(messages)
+        return self._chat_template.render_text(messages, special_tokens=self._spec.special_tokens)
 
     def _check_chat_template(self) -> None:
         if self._chat_template is None:
@@ -185,7 +187,8 @@ def _text(name: str, row: Row) -> str:
     if value is None:
         raise PromptError("invalid_input", f"column {name} is null")
     if not isinstance(value, str):
-        raise PromptError("invalid_input", f"column {name} must be text: {value!r:.80}")
+        found = f"column {name} must be text"
+        raise PromptError("invalid_input", f"{found}: {value!r:.80}", public=found)
     return value
 
 
@@ -200,9 +203,8 @@ def _messages(name: str, row: Row) -> Any:
     try:
         return orjson.loads(value)
     except ValueError as error:
-        raise PromptError(
-            "invalid_input", f"column {name} is neither a list of messages nor JSON: {value!r:.80}"
-        ) from error
+        found = f"column {name} is neither a list of messages nor JSON"
+        raise PromptError("invalid_input", f"{found}: {value!r:.80}", public=found) from error
 
 
 def _as_object(message: Any) -> Any:

@@ -93,7 +93,8 @@ def _field_text(field: Field, value: object) -> str:
     except UnicodeEncodeError as error:
         raise PromptError("invalid_unicode", f"column {field.column} has a lone surrogate") from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise PromptError("invalid_input", f"column {field.column} cannot be written as text: {error}") from error
+        found = f"column {field.column} cannot be written as text"
+        raise PromptError("invalid_input", f"{found}: {error}", public=found) from error
 
 
 def _plain_text(value: object) -> str:

@@ -44,7 +44,8 @@ class RowParams:
         try:
             return replace(defaults, **overrides) if overrides else defaults  # type: ignore[arg-type]
         except ConfigError as error:
-            raise RequestError("invalid_input", str(error)) from error
+            # It ends with the value.
+            raise RequestError("invalid_input", str(error), public=str(error).partition(": ")[0]) from error
 
     def seed(self, row: Row, default: int) -> int:
         """`default`, or what `row` says instead.
@@ -69,7 +70,8 @@ def _whole_number(name: str, row: Row, default: int) -> int:
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool):
-        raise RequestError("invalid_input", f"{name} must be a whole number: {value!r:.80}")
+        found = f"{name} must be a whole number"
+        raise RequestError("invalid_input", f"{found}: {value!r:.80}", public=found)
     return value
 
 

@@ -46,6 +46,10 @@ def run_command(
     messages_column: Annotated[str | None, _prompt(metavar="NAME", help="the column that holds chat messages")] = None,
     system: Annotated[str | None, _prompt(metavar="TEXT", help="the system message of every row")] = None,
     raw: Annotated[bool, _prompt("--raw", help="the text as it is, without the chat template")] = False,
+    special_tokens: Annotated[
+        Literal["sanitize", "allow", "error"],
+        _prompt(metavar="NAME", help="control tokens in a row: sanitize, text; allow; error"),
+    ] = "sanitize",
     row_params: Annotated[
         bool, _prompt("--row-params", help="columns named like sampling options override them")
     ] = False,

@@ -5,10 +5,16 @@ from __future__ import annotations
 import io
 import os
 import re
-from contextlib import suppress
-from typing import Any, TextIO, cast
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
+
+from infer.cli.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _UNSAFE = re.compile(
     "["
@@ -21,12 +27,46 @@ _UNSAFE = re.compile(
 
 
 def safe(text: str) -> str:
-    """Make what could steer a terminal visible: `ESC` becomes `\\x1b`, a line feed `\\n`.
+    """Make what could steer a terminal visible, `ESC` as `\\x1b`, a line feed as `\\n`, and hide tokens and keys.
 
     Everything that comes from data passes through here before it is shown. The result is one line and is shown as it
     is: the console below reads no markup in it.
     """
-    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    return _UNSAFE.sub(_escape, redact(text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
+
+
+class SafeStream:
+    """A stream that shows what libraries write to it by `safe`, line by line: their warnings quote files and names."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unfiltered = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)
+
+    def write(self, text: str) -> int:
+        self.unfiltered.write("\n".join(map(safe, text.split("\n"))))
+        return len(text)
+
+    def writelines(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+@contextmanager
+def safe_standard_error() -> Iterator[None]:
+    """Put a SafeStream in standard error's place. Consoles of ours escape for themselves, and see through it."""
+    before = sys.stderr
+    if before is not None:
+        sys.stderr = cast("TextIO", SafeStream(before))
+    try:
+        yield
+    finally:
+        sys.stderr = before
 
 
 class _PatientStream:
@@ -65,6 +105,7 @@ def open_console(stream: TextIO | None) -> Console:
     Only the stream says whether it is a terminal, so `FORCE_COLOR` in a CI job gives coloured lines and not cursor
     movements in the log. `NO_COLOR` wins over it, `TERM=dumb` over both.
     """
+    stream = getattr(stream, "unfiltered", stream)
     if stream is None:
         return Console(file=io.StringIO(), quiet=True)
     is_terminal = stream.isatty()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,24 @@ def gguf_dir() -> Path:
 
 def converted_dir() -> Path:
     return cache_dir() / "models"
+
+
+def compiled_dir() -> Path | None:
+    """Where numba may keep the machine code that it compiles; None where somebody else could put other code there."""
+    path = cache_dir() / "numba"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places = [path.resolve(), *path.resolve().parents]
+        return path if all(map(_is_ours, places)) else None
+    except OSError:
+        return None
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether nobody but us and root can replace what is in a directory: in one like /tmp each can their own only."""
+    status = directory.stat()
+    is_writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    return status.st_uid in (os.geteuid(), 0) and not is_writable
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:

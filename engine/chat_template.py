@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
-
-import jinja2
 
 from infer.engine.control_tokens import strings_in
 from infer.engine.errors import ModelError, PromptError
+from infer.engine.template_process import TemplateLimits, TemplateProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from infer.engine.control_tokens import PromptText
+    from infer.engine.control_tokens import PromptText, SpecialTokens
     from infer.engine.tokenizer import Tokenizer
 
-PROBE_SECONDS = 20.0
-"""A template that has not rendered one short message by then has a loop without an end."""
-
-_MAX_ADDED_CHARACTERS = 1 << 20
-_MAX_EXPANSION = 16
-
-# What a template can raise besides Jinja's own errors: it calls methods and operators of plain Python values.
-_TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-)
+_HINT = "run without it: --raw"
 
 
 class ChatTemplate:
-    """The template of `tokenizer`, run in the sandbox of `transformers`.
+    """The template of `tokenizer`, rendered in a sandbox, in a process of its own, with a limit to everything.
 
     A control token in a message is text. A template that cannot render a user message is found at once.
 
     Raises:
-        ModelError: the template cannot be rendered, or not in time.
+        ModelError: the template cannot be rendered, or not within `limits`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, probe_seconds: float = PROBE_SECONDS) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, limits: TemplateLimits | None = None) -> None:
         self._tokenizer = tokenizer
-        self._probe(probe_seconds)
+        try:
+            template = tokenizer.wrapped.get_chat_template()
+        except ValueError as error:
+            # Several, and none of them the default.
+            raise ModelError(f"the model's chat template cannot be chosen: {error}", _HINT) from error
+        self._process = TemplateProcess(template, tokenizer.wrapped.special_tokens_map, limits or TemplateLimits())
+        try:
+            self.render_text([{"role": "user", "content": "Hello"}])
+        except PromptError as error:
+            raise ModelError(f"the model's chat template fails on a plain user message: {error}", _HINT) from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The prompt token ids of a conversation, up to where the assistant's answer begins.
@@ -55,46 +48,17 @@ class ChatTemplate:
         """
         return self._tokenizer.encode_prompt(self.render_text(messages), add_special_tokens=False)
 
-    def render_text(self, messages: Sequence[Mapping[str, Any]]) -> PromptText:
+    def render_text(
+        self, messages: Sequence[Mapping[str, Any]], *, special_tokens: SpecialTokens = "sanitize"
+    ) -> PromptText:
         """As `render`, before it is tokenised. The template itself writes BOS: nothing is to be added."""
         try:
-            return self._tokenizer.render(_plain_messages(messages), self._apply)
+            return self._tokenizer.render(_plain_messages(messages), self._apply, special_tokens=special_tokens)
         except RecursionError as error:
             raise PromptError("invalid_input", "messages are nested too deeply") from error
 
     def _apply(self, messages: list[dict[str, Any]]) -> str:
-        try:
-            rendered: str = self._tokenizer.wrapped.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise PromptError("template_error", f"chat template: {error}") from error
-        max_characters = _MAX_ADDED_CHARACTERS + _MAX_EXPANSION * sum(map(len, strings_in(messages)))
-        if len(rendered) > max_characters:
-            raise PromptError(
-                "template_error",
-                f"chat template: wrote {len(rendered)} characters where {max_characters} are allowed",
-            )
-        return rendered
-
-    def _probe(self, seconds: float) -> None:
-        failures: list[PromptError] = []
-
-        def render() -> None:
-            try:
-                self.render_text([{"role": "user", "content": "Hello"}])
-            except PromptError as error:
-                failures.append(error)
-
-        # The sandbox stops neither loops nor memory. A daemon, so that a template without an end does not keep us.
-        thread = threading.Thread(target=render, name="chat-template-probe", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        hint = "run without it: --raw"
-        if thread.is_alive():
-            raise ModelError(f"the model's chat template takes more than {seconds:g} s for one short message", hint)
-        if failures:
-            raise ModelError(f"the model's chat template fails on a plain user message: {failures[0]}", hint)
+        return self._process.render(messages, sum(map(len, strings_in(messages))))
 
 
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -136,6 +100,7 @@ def _text(number: int, content: Any) -> str:
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise PromptError("invalid_input", f"messages[{number}].content has a part that is not text: {kind}")
+            found = f"messages[{number}].content has a part that is not text"
+            raise PromptError("invalid_input", f"{found}: {kind!s:.80}", public=found)
         texts.append(part["text"])
     return "\n".join(texts)

@@ -1,27 +1,39 @@
 """A checkpoint's files, read as plain JSON and judged before transformers sees them.
 
-transformers acts on a config: it imports code that `auto_map` names and fetches kernels that an attention
-implementation names. Nothing of that kind gets past this file, and no pickle.
+transformers acts on a config: it imports code that `auto_map` names, fetches kernels that an attention implementation
+names, reads other files that `configuration_files` names, and gives its attributes other names by `attribute_map`.
+Nothing of that kind gets past this file.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infer.engine.errors import ModelError
+from infer.engine.model_files import check_model_files
+from infer.engine.plain_json import read_json_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-_FORBIDDEN = re.compile(r"auto_map|_?(attn|experts)_implementation.*|fusion_config|transformers_weights")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_PICKLE_HINT = (
-    "where you trust them, convert them once: python -c "
-    "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('IN').save_pretrained('OUT')\""
+    from infer.engine.safetensors_header import StoredTensor
+
+_FORBIDDEN = re.compile(
+    r"auto_map|custom_pipelines|_?(attn|experts)_implementation.*|fusion_config|transformers_weights|attribute_map"
+    r"|configuration_files|gguf_file|tokenizer_object|init_inputs|sub_configs.*|__.*"
 )
+"""Names of code, of other files to be read, of arguments, and of what Python itself keeps in an object."""
+_ALLOWED = re.compile(r"__type")
+"""How older tokenizers mark a special token."""
+_SPECIAL_TOKENS = "special_tokens_map.json"
+_JUDGED = ("tokenizer_config.json", "generation_config.json", _SPECIAL_TOKENS)
+_FILE_LISTS = ("fast_tokenizer_files",)
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_WIDTHS = ("hidden_size", "n_embd", "d_model")
+_TALL = ("vocab_size", "intermediate_size")
+"""Of matrices that every architecture has, as wide as the model."""
 _MODALITIES = ("vision_config", "audio_config", "speech_config")
 
 
@@ -31,17 +43,23 @@ def read_model_config(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: it is missing or no JSON, it names code to be run, or the checkpoint is of a kind that is not run.
     """
-    config = _read_json(directory / "config.json")
+    path = directory / "config.json"
+    try:
+        config = read_json_object(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"there is no {path.name} in {directory}", hint="pass the model's directory") from error
     if not isinstance(config.get("model_type"), str):
-        raise ModelError(f"{directory / 'config.json'} names no model_type: {config.get('model_type')}")
-    _refuse_code(config, directory / "config.json")
-    if (directory / "tokenizer_config.json").is_file():
-        _refuse_code(_read_json(directory / "tokenizer_config.json"), directory / "tokenizer_config.json")
+        raise ModelError(f"{path} names no model_type: {config.get('model_type')}")
+    check_model_files(directory)
+    _refuse_code(config, path)
+    for other in (directory / name for name in _JUDGED):
+        if other.is_file():
+            _refuse_code(read_json_object(other), other)
     if (directory / "adapter_config.json").is_file():
         raise ModelError(
             f"{directory} holds an adapter, which is not run", hint="merge it into its model and save the result"
         )
-    if quantization := config.get("quantization_config"):
+    if quantization := _quantization(config):
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise ModelError(
             f"{directory} is a quantised checkpoint, which is not run yet: {method}",
@@ -71,6 +89,7 @@ def check_architecture(config: dict[str, Any]) -> None:
             f"transformers has no causal language model of this type: {model_type}",
             hint="a newer transformers may have it; encoders and encoder-decoders are not run",
         )
+    _refuse_replaced_methods(config)
     classes = known if isinstance(known, tuple) else (known,)
     architectures = config.get("architectures") or []
     for architecture in architectures if isinstance(architectures, list) else [architectures]:
@@ -81,59 +100,85 @@ def check_architecture(config: dict[str, Any]) -> None:
             )
 
 
-def safetensors_files(directory: Path) -> list[Path]:
-    """The weights of a model directory.
+def check_tokenizer_class(directory: Path, config: dict[str, Any]) -> None:
+    """Refuse a `tokenizer_class` that is none: transformers takes whatever it exports itself under that name, and has
+    it read the directory, a model class with its pickles for one.
 
     Raises:
-        ModelError: there are none, or only pickles.
+        ModelError: names it.
     """
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        for path in sorted(directory.iterdir()):
-            refuse_pickle(path)
-        raise ModelError(
-            f"there are no .safetensors files in {directory}", hint="a .gguf file is passed by its own name"
-        )
-    return files
+    from transformers import PreTrainedTokenizerBase
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    path = directory / "tokenizer_config.json"
+    for source, settings in ((path, read_json_object(path) if path.is_file() else {}), ("config.json", config)):
+        name = settings.get("tokenizer_class")
+        if name is None:
+            continue
+        found = tokenizer_class_from_name(name) if isinstance(name, str) else object
+        # Of a name that it does not know transformers makes a plain tokenizer.
+        if found is not None and not (isinstance(found, type) and issubclass(found, PreTrainedTokenizerBase)):
+            raise ModelError(f"{source} names as tokenizer_class what is no tokenizer: {name!r:.80}")
 
 
-def refuse_pickle(path: Path) -> None:
-    """Refuse a file whose name says that reading it runs what is in it.
+def check_sizes(config: dict[str, Any], tensors: Sequence[StoredTensor]) -> None:
+    """Refuse a config that asks for more than its weights are: transformers would build it before it looks.
 
     Raises:
-        ModelError: with how to convert it.
+        ModelError: with both figures.
     """
-    if path.suffix in _PICKLES:
-        raise ModelError(f"pickled weights are not loaded, for they can run code: {path}", hint=_PICKLE_HINT)
+    num_layers = max((_whole(config, name) for name in _LAYERS), default=0)
+    if num_layers > len(tensors):
+        raise ModelError(f"config.json asks for {num_layers:,} layers, the weights are {len(tensors):,} tensors")
+    num_elements = sum(tensor.num_elements for tensor in tensors)
+    width = max(_whole(config, name) for name in _WIDTHS)
+    for name in _TALL:
+        if (size := _whole(config, name)) * width > num_elements:
+            asked = f"{name} {size:,} by {width:,}"
+            raise ModelError(f"config.json asks for {asked}, the weights are {num_elements:,} numbers")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"there is no {path.name} in {path.parent}", hint="pass the model's directory") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} is no JSON object but a {type(content).__name__}")
-    return content
+def _whole(config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    return value if type(value) is int else 0
 
 
-def _refuse_code(config: dict[str, Any], path: Path) -> None:
-    for key in _keys(config):
-        if _FORBIDDEN.fullmatch(key):
+def _quantization(config: dict[str, Any]) -> Any:
+    """What says how the weights are quantised, for the whole or for a part."""
+    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
+    names = ("quantization_config", "compression_config")
+    return next((part[name] for part in parts for name in names if part.get(name)), None)
+
+
+def _refuse_code(content: dict[str, Any], path: Path) -> None:
+    for key, value in _items(content):
+        # Some older tokenizers were saved with an empty list of arguments.
+        if _FORBIDDEN.fullmatch(key) and not _ALLOWED.fullmatch(key) and (key, value) != ("init_inputs", []):
             raise ModelError(
-                f"{path} names code to be loaded with the model, which is never done: {key!r}",
-                hint=f"where transformers itself knows the architecture, delete {key!r} from a local copy",
+                f"{path} names code to be loaded with the model, which is never done: {key!r:.80}",
+                hint=f"where transformers itself knows the architecture, delete {key!r:.80} from a local copy",
             )
+        if key in _FILE_LISTS or (path.name == _SPECIAL_TOKENS and key.endswith("_file")):
+            for name in value if isinstance(value, list) else [value]:
+                if not isinstance(name, str) or Path(name).name != name:
+                    raise ModelError(f"{path} names what is no file beside it: {name!r:.80}")
 
 
-def _keys(value: Any) -> Iterator[str]:
-    """Every key at every depth."""
+def _refuse_replaced_methods(config: dict[str, Any]) -> None:
+    """A config becomes an object whose attributes are the file's keys: its methods are not to be given away."""
+    from transformers import CONFIG_MAPPING
+
+    for key in config:
+        if callable(getattr(CONFIG_MAPPING[config["model_type"]], key, None)):
+            raise ModelError(f"config.json has a key that is the name of a method: {key!r:.80}")
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key at every depth, with its value."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield key
-            yield from _keys(inner)
+            yield key, inner
+            yield from _items(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _keys(inner)
+            yield from _items(inner)

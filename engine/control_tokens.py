@@ -5,8 +5,9 @@
     rendered    <|im_start|>user\\nObey ‹<|im_end|>›<|im_end|>
     sealed      ALIAS1 user\\nObey <|im_end|> ALIAS2             the aliases are names that no row can guess
 
-A value that ends as a control token begins has a lone › behind it, so that what follows does not complete it; one that
-begins as a token ends, or could stand inside one, likewise.
+A value that ends as a control token begins has a third mark behind it, so that what follows does not complete it; one
+that begins as a token ends, or could stand inside one, likewise. What is one but for upper case is quoted too, since a
+template may change that.
 
 A second backend knows the aliases and not the control tokens, so a sealed prompt is tokenised in one piece: between two
 control tokens the ids are those that the text has by itself. A row without control tokens takes none of these steps.
@@ -17,17 +18,24 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tokenizers import AddedToken, Tokenizer
 
+from infer.engine.control_marks import choose_marks
 from infer.engine.errors import PromptError
+from infer.engine.panics import is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+    from infer.engine.control_marks import ControlMarks
+
+SpecialTokens = Literal["sanitize", "allow", "error"]
+"""What a control token in a row's text is: text, a control token, or a reason to refuse the row."""
+
 _NEVER = "(?!)"
+_NAME = re.compile(r"\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,14 @@ class ControlTokens:
     def __init__(self, backend: Tokenizer, token_ids: Mapping[str, int], unknown_id: int | None) -> None:
         # The first alternative that fits is taken: longest first, as the backend matches them.
         self._contents = "|".join(map(re.escape, sorted(token_ids, key=len, reverse=True))) or _NEVER
-        self._pattern = re.compile(self._contents)
+        self._exact = re.compile(self._contents)
+        self._pattern = re.compile(self._contents, re.IGNORECASE)
+        decoder = backend.get_added_tokens_decoder()
+        of_normalized = [each.content for each in decoder.values() if each.normalized and each.content in token_ids]
+        self._normalizer = backend.normalizer if of_normalized else None
+        if self._normalizer is not None:
+            of_normalized = [self._normalizer.normalize_str(content) for content in of_normalized]
+        self._normalized = re.compile("|".join(map(re.escape, filter(None, of_normalized))) or _NEVER)
         # What a value and its surroundings could make a control token of together.
         self._beginnings = {
             least: tuple({content[:end] for content in token_ids for end in range(least, len(content))})
@@ -70,34 +85,75 @@ class ControlTokens:
         self._insides = "\0".join(token_ids)
         nonce = secrets.token_hex(16)
         self._aliases = {content: f"<{nonce}:{token_id}>" for content, token_id in token_ids.items()}
-        added = backend.get_added_tokens_decoder()
-        known = [_renamed(token, self._aliases.get(token.content, token.content)) for token in added.values()]
+        known = [_renamed(token, self._aliases.get(token.content, token.content)) for token in decoder.values()]
         self._backend = _without_added_tokens(backend)
         self._backend.add_tokens(known)
         self._added_ids = {
-            self._backend.token_to_id(token.content): id_ for id_, token in zip(added, known, strict=True)
+            self._backend.token_to_id(token.content): id_ for id_, token in zip(decoder, known, strict=True)
         }
         # `</s>` can also be a piece of the vocabulary, which the model may find in text. Unknown text stays unknown.
         in_vocabulary = {content for content in token_ids if backend.model.token_to_id(content) is not None}
         self._pieces = {token_ids[content]: content for content in in_vocabulary if token_ids[content] != unknown_id}
 
-    def render(self, data: Any, template: Callable[[Any], str], *, joins: bool = False) -> PromptText:
+    def render(
+        self,
+        data: Any,
+        template: Callable[[Any], str],
+        *,
+        joins: bool = False,
+        special_tokens: SpecialTokens = "sanitize",
+    ) -> PromptText:
         """`template(data)`. `data` is a string, or lists and dicts of strings; control tokens in it remain text.
 
         joins: the template puts the strings together and looks at none of them, so any of them may be marked
+
+        Raises:
+            PromptError: `invalid_input`, there is a control token in `data` and `special_tokens` is "error".
         """
-        texts = list(strings_in(data))
-        if not any(self._pattern.search(text) or any(self._edges(text, joins)) for text in texts):
+        if special_tokens == "allow":
             return PromptText(template(data))
-        opening, closing = _unused_characters(texts)
+        texts = list(strings_in(data))
+        if not any(self._is_suspect(text) or any(self._edges(text, joins)) for text in texts):
+            return PromptText(template(data))
+        if special_tokens == "error" and (found := next(filter(None, map(self._find, texts)), None)):
+            raise PromptError(
+                "invalid_input",
+                f"the text has a control token of the model: {found}",
+                hint="--special-tokens sanitize",
+            )
+        marks = choose_marks(texts)
 
         def quote(text: str) -> str:
             # One character on each side, so that a template can still trim the text, split it and search it.
-            quoted = self._pattern.sub(rf"{opening}\g<0>{closing}", text)
+            quoted = self._pattern.sub(rf"{marks.opening}\g<0>{marks.closing}", text)
             before, after = self._edges(text, joins)
-            return f"{opening if before else ''}{quoted}{closing if after else ''}"
+            return f"{marks.edge if before else ''}{quoted}{marks.edge if after else ''}"
 
-        return PromptText(self._seal(template(_map_strings(data, quote)), opening, closing), is_sealed=True)
+        return PromptText(self._seal(template(_map_strings(data, quote)), marks), is_sealed=True)
+
+    def _is_suspect(self, text: str) -> bool:
+        """Whether the model's own backend could find a control token in `text`, or in what is made of it.
+
+        `＜|im_end|＞` becomes one by NFKC, where the token is looked for in what the normalizer has made of the text.
+        The second backend knows no such token: it is enough that the prompt is sealed.
+        """
+        return self._pattern.search(text) is not None or self._normalize(text) != text
+
+    def _find(self, text: str) -> str | None:
+        found = self._exact.search(text) or self._normalized.search(self._normalize(text))
+        return found and found[0]
+
+    def _normalize(self, text: str) -> str:
+        if self._normalizer is None:
+            return text
+        try:
+            normalized: str = self._normalizer.normalize_str(text)
+        except BaseException as error:
+            # A lone surrogate, which is refused when the prompt is made; or a panic, which encoding will meet again.
+            if not isinstance(error, UnicodeEncodeError) and not is_panic(error):
+                raise
+            return text
+        return normalized
 
     def _edges(self, text: str, joins: bool) -> tuple[bool, bool]:
         """Whether what stands before and behind `text` could make a control token of it.
@@ -113,12 +169,11 @@ class ControlTokens:
         """The token ids of each sealed text."""
         return [self._real_ids(encoding.ids) for encoding in self._backend.encode_batch_fast(texts)]
 
-    def _seal(self, rendered: str, opening: str, closing: str) -> str:
+    def _seal(self, rendered: str, marks: ControlMarks) -> str:
         def seal(match: re.Match[str]) -> str:
-            return match["text"] or self._aliases.get(match["control"], "")
+            return match["text"] or match["cut"] or self._aliases.get(match["control"], "")
 
-        quoted = f"{opening}(?P<text>{self._contents}){closing}"
-        return re.sub(f"{quoted}|(?P<control>{self._contents})|[{opening}{closing}]", seal, rendered)
+        return re.sub(marks.pattern(self._contents), seal, rendered)
 
     def _real_ids(self, ids: list[int]) -> list[int]:
         if not self._pieces.keys().isdisjoint(ids):
@@ -132,15 +187,22 @@ class ControlTokens:
 
 
 def strings_in(data: Any) -> Iterator[str]:
-    """Every string among lists and the values of dicts."""
+    """Every string among lists and dicts, and every key that is more than a name: a template may write them all."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict):
-        for value in data.values():
+        for key, value in data.items():
+            if not _is_name(key):
+                yield key
             yield from strings_in(value)
     elif isinstance(data, list | tuple):
         for value in data:
             yield from strings_in(value)
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a template may look for a key: `role`, `content`. No mark is put on these."""
+    return not isinstance(key, str) or _NAME.fullmatch(key) is not None
 
 
 def _without_added_tokens(backend: Tokenizer) -> Tokenizer:
@@ -164,13 +226,7 @@ def _map_strings(data: Any, change: Callable[[str], str]) -> Any:
     if isinstance(data, str):
         return change(data)
     if isinstance(data, dict):
-        return {key: _map_strings(value, change) for key, value in data.items()}
+        return {key if _is_name(key) else change(key): _map_strings(value, change) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_map_strings(value, change) for value in data]
     return data
-
-
-def _unused_characters(texts: Sequence[str]) -> tuple[str, str]:
-    used = set[str]().union(*texts)
-    unused = (character for character in map(chr, _PRIVATE_USE) if character not in used)
-    return next(unused), next(unused)

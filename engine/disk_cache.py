@@ -186,7 +186,9 @@ def _payload(content: bytes, block_hash: BlockHash, num_bytes: int) -> torch.Ten
     if block.dtype != torch.uint8 or block.shape != (num_bytes,):
         raise ValueError(f"it holds {list(block.shape)} of {block.dtype}, not {num_bytes} bytes")
     for name, label in _labels(block, block_hash).items():
-        if not torch.equal(tensors[name], label):
+        found = tensors[name]
+        # Looked at first: some types cannot even be compared.
+        if found.dtype != label.dtype or found.shape != label.shape or not torch.equal(found, label):
             raise ValueError(f"its {name} does not match")
     return block
 
@@ -202,7 +204,9 @@ def _labels(block: torch.Tensor, block_hash: BlockHash) -> dict[str, torch.Tenso
 
 
 def _read_bounded(path: Path, max_bytes: int) -> bytes:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    # A pipe that somebody has put there would be waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes} bytes")

@@ -30,11 +30,16 @@ class ModelError(EngineError, RuntimeError):
 
 
 class RequestError(EngineError, ValueError):
-    """A request the engine refuses. `code` is the row's `error_code`, e.g. `prompt_too_long`."""
+    """A request the engine refuses. `code` is the row's `error_code`, e.g. `prompt_too_long`.
 
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
+    The message stands beside the row in the output and may quote it. `public` is what is said of it elsewhere, on the
+    terminal and in logs: no text of a row's.
+    """
+
+    def __init__(self, code: str, message: str, hint: str = "", *, public: str | None = None) -> None:
         super().__init__(message, hint)
         self.code = code
+        self.public = message if public is None else public
 
 
 class PromptError(RequestError):

@@ -13,6 +13,7 @@ from infer.engine.cache_dir import build_once, converted_dir
 from infer.engine.errors import ModelError
 from infer.engine.gguf_header import GgufHeader, read_gguf_header
 from infer.engine.gguf_rules import INDIVIDUAL_DIGITS, check_converted, check_gguf
+from infer.engine.panics import is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,9 @@ def convert_gguf(path: Path, target: Path, report: Callable[[str], None]) -> Pat
             _convert(path, header, directory)
         except ModelError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             # A parser of foreign files fails in any way it likes.
             raise ModelError(
                 f"{path} cannot be converted: {shorten(f'{type(error).__name__}: {error}', 300)}"

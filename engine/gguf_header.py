@@ -26,6 +26,12 @@ _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 16
 _INT64_MAX = 2**63 - 1
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 18
+_MAX_STRINGS = 1 << 22
+"""In arrays, all of them together: some times what the largest vocabulary and its merges have. Each is walked over."""
+_MAX_TEXT_BYTES = 1 << 24
+"""Of a name or a value, which is kept."""
 _STRING, _ARRAY = 8, 9
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """From the type of a value to its letter in `struct`."""
@@ -83,6 +89,7 @@ class _Reader:
         self._path = path
         self._data = data
         self._position = 0
+        self._strings_left = _MAX_STRINGS
 
     def header(self) -> GgufHeader:
         magic = self._data[:4]
@@ -93,15 +100,15 @@ class _Reader:
         if version not in _VERSIONS:
             byte_order = " (a big-endian file)" if version in (2 << 24, 3 << 24) else ""
             raise self._refusal(f"version {version}{byte_order}; versions 2 and 3 are read")
-        num_tensors = self._count("tensors", _SMALLEST_TENSOR)
-        num_keys = self._count("keys", _SMALLEST_KEY)
+        num_tensors = self._count("tensors", _SMALLEST_TENSOR, _MAX_TENSORS)
+        num_keys = self._count("keys", _SMALLEST_KEY, _MAX_KEYS)
         metadata: dict[str, Any] = {}
         array_lengths: dict[str, int] = {}
         for _ in range(num_keys):
             key = self._string("a key")
             if key in metadata or key in array_lengths:
-                raise self._refusal(f"the key {key!r} is there twice")
-            value_type = self._scalar("<I", f"the type of {key!r}")
+                raise self._refusal(f"the key {key!r:.80} is there twice")
+            value_type = self._scalar("<I", f"the type of {key!r:.80}")
             if value_type == _ARRAY:
                 array_lengths[key] = self._skip_array(key)
             else:
@@ -113,13 +120,15 @@ class _Reader:
         for _ in range(num_tensors):
             name = self._string("a tensor's name")
             if name in entries:
-                raise self._refusal(f"the tensor {name!r} is there twice")
-            num_dimensions = self._scalar("<I", f"the dimensions of {name!r}")
+                raise self._refusal(f"the tensor {name!r:.80} is there twice")
+            num_dimensions = self._scalar("<I", f"the dimensions of {name!r:.80}")
             if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
-                raise self._refusal(f"{name!r} has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are possible")
-            shape = tuple(self._scalar("<Q", f"the shape of {name!r}") for _ in range(num_dimensions))
-            type_id = self._scalar("<I", f"the type of {name!r}")
-            offset = self._scalar("<Q", f"the offset of {name!r}")
+                raise self._refusal(
+                    f"{name!r:.80} has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are possible"
+                )
+            shape = tuple(self._scalar("<Q", f"the shape of {name!r:.80}") for _ in range(num_dimensions))
+            type_id = self._scalar("<I", f"the type of {name!r:.80}")
+            offset = self._scalar("<Q", f"the offset of {name!r:.80}")
             entries[name] = _TensorEntry(name, shape, type_id, offset)
         # Offsets count from here, which is known only now.
         data_start = -(-self._position // alignment) * alignment
@@ -131,19 +140,19 @@ class _Reader:
 
         name, shape, type_id, offset = entry
         if type_id not in GGML_QUANT_SIZES:
-            raise self._refusal(f"{name!r} is of the unknown type {type_id}")
+            raise self._refusal(f"{name!r:.80} is of the unknown type {type_id}")
         block_size, block_num_bytes = GGML_QUANT_SIZES[type_id]
         num_elements = math.prod(shape)
         if num_elements == 0 or num_elements > _INT64_MAX:
-            raise self._refusal(f"{name!r} has the impossible shape {shape}")
+            raise self._refusal(f"{name!r:.80} has the impossible shape {shape}")
         if shape[0] % block_size:
-            raise self._refusal(f"{name!r} has rows of {shape[0]} in blocks of {block_size}")
+            raise self._refusal(f"{name!r:.80} has rows of {shape[0]} in blocks of {block_size}")
         num_bytes = num_elements // block_size * block_num_bytes
         if offset % alignment:
-            raise self._refusal(f"{name!r} is at offset {offset}, which is not aligned to {alignment}")
+            raise self._refusal(f"{name!r:.80} is at offset {offset}, which is not aligned to {alignment}")
         end = data_start + offset + num_bytes
         if end > len(self._data):
-            raise self._refusal(f"{name!r} ends at byte {end} of {len(self._data)}; the file is cut off or damaged")
+            raise self._refusal(f"{name!r:.80} ends at byte {end} of {len(self._data)}; the file is cut off or damaged")
         return GgufTensor(name, shape, GGMLQuantizationType(type_id).name, data_start + offset, num_bytes)
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
@@ -154,35 +163,41 @@ class _Reader:
 
     def _value(self, value_type: int, key: str) -> str | int | float | bool:
         if value_type == _STRING:
-            return self._string(f"the value of {key!r}")
+            return self._string(f"the value of {key!r:.80}")
         if value_type not in _SCALARS:
-            raise self._refusal(f"{key!r} is of the unknown type {value_type}")
-        value: int | float | bool = self._scalar("<" + _SCALARS[value_type], f"the value of {key!r}")
+            raise self._refusal(f"{key!r:.80} is of the unknown type {value_type}")
+        value: int | float | bool = self._scalar("<" + _SCALARS[value_type], f"the value of {key!r:.80}")
         return value
 
     def _skip_array(self, key: str) -> int:
-        element_type = self._scalar("<I", f"the element type of {key!r}")
+        element_type = self._scalar("<I", f"the element type of {key!r:.80}")
         if element_type == _STRING:
-            length = self._count(f"strings in {key!r}", 8)
+            length = self._count(f"strings in {key!r:.80}", 8, self._strings_left)
+            self._strings_left -= length
             for _ in range(length):
-                self._skip(self._scalar("<Q", f"a string in {key!r}"), f"a string in {key!r}")
+                self._skip(self._scalar("<Q", f"a string in {key!r:.80}"), f"a string in {key!r:.80}")
         elif element_type in _SCALARS:
             width = struct.calcsize("<" + _SCALARS[element_type])
-            length = self._count(f"values in {key!r}", width)
-            self._skip(length * width, f"the values of {key!r}")
+            length = self._count(f"values in {key!r:.80}", width)
+            self._skip(length * width, f"the values of {key!r:.80}")
         else:
-            raise self._refusal(f"{key!r} is an array of the type {element_type}, which is not read")
+            raise self._refusal(f"{key!r:.80} is an array of the type {element_type}, which is not read")
         return length
 
-    def _count(self, what: str, smallest: int) -> int:
+    def _count(self, what: str, smallest: int, most: int = _INT64_MAX) -> int:
         """How many of something follow. More than the rest of the file can hold is refused before a loop starts."""
         count: int = self._scalar("<Q", f"the number of {what}")
+        if count > most and count * smallest <= len(self._data):
+            raise self._refusal(f"{count:,} {what}; at most {most:,} are read")
         if count > (len(self._data) - self._position) // smallest:
             raise self._refusal(f"{count} {what} do not fit into {len(self._data)} bytes")
         return count
 
     def _string(self, what: str) -> str:
-        start = self._skip(self._scalar("<Q", f"the length of {what}"), what)
+        length: int = self._scalar("<Q", f"the length of {what}")
+        start = self._skip(length, what)
+        if length > _MAX_TEXT_BYTES:
+            raise self._refusal(f"{what} at byte {start} has {length:,} bytes; at most {_MAX_TEXT_BYTES:,} are read")
         try:
             return self._data[start : self._position].decode("utf-8")
         except UnicodeDecodeError:

@@ -67,6 +67,9 @@ def check_gguf(header: GgufHeader, source: str) -> None:
     for tensor in header.tensors:
         if not re.fullmatch(_TENSORS_BY_ARCHITECTURE[architecture], tensor.name):
             raise _refusal(source, f"holds the tensor {tensor.name!r}, which conversion would leave out")
+    num_layers = header.metadata.get(f"{architecture}.block_count", 0)
+    if isinstance(num_layers, int) and num_layers > len(header.tensors):
+        raise ModelError(f"{source} says that it has {num_layers:,} layers, and holds {len(header.tensors):,} tensors")
     _check_tokenizer(header, source)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from infer.engine.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from infer.engine.config import DType
+    from infer.engine.safetensors_header import StoredTensor
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
@@ -47,34 +45,19 @@ def _is_fast(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype is torch.float16 or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def stored_dtype(config: dict[str, Any], files: Sequence[Path]) -> torch.dtype:
+def stored_dtype(config: dict[str, Any], tensors: Iterable[StoredTensor]) -> torch.dtype:
     """The type `config.json` names, else the one most of the weights have.
 
     Raises:
-        ModelError: it is none of those a model can run in, or a file is no safetensors file.
+        ModelError: it is none of those a model can run in.
     """
     named = config.get("dtype") or config.get("torch_dtype")
     if named is None:
         num_elements: Counter[str] = Counter()
-        for file in files:
-            num_elements.update(_elements_by_dtype(file))
+        for tensor in tensors:
+            num_elements[tensor.dtype] += tensor.num_elements
         [(most_common, _)] = num_elements.most_common(1) or [("none", 0)]
         named = _SAFETENSORS_NAMES.get(most_common, most_common)
     if not isinstance(named, str) or named not in _DTYPES:
         raise ModelError(f"the checkpoint is in a type that is not run: {named}", hint=f"run: {', '.join(_DTYPES)}")
     return _DTYPES[named]
-
-
-def _elements_by_dtype(file: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            names = tensors.keys()
-            for name in names:
-                tensor = tensors.get_slice(name)
-                counts[tensor.get_dtype()] += math.prod(tensor.get_shape())
-    except SafetensorError as error:
-        raise ModelError(
-            f"{file} is no usable safetensors file: {error}", hint="download or convert it again"
-        ) from error
-    return counts

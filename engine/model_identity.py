@@ -8,8 +8,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from infer.engine.checkpoint import safetensors_files
 from infer.engine.errors import ModelError
+from infer.engine.model_files import weight_files
 from infer.engine.model_source import resolve_model
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def identify_model(name: str, revision: str | None, report: Callable[[str], None
     try:
         names = sorted(path.name for path in directory.iterdir() if path.is_file())
         groups = {
-            "model weights": [path.name for path in safetensors_files(directory)],
+            "model weights": [path.name for path in weight_files(directory)],
             "model config": ["config.json"],
             "generation config": ["generation_config.json"],
             "tokenizer": [each for each in names if _TOKENIZER_FILES.fullmatch(each)],

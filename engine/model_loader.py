@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from infer.engine.checkpoint import check_architecture, read_model_config, safetensors_files
+from infer.engine.checkpoint import check_architecture, check_sizes, check_tokenizer_class, read_model_config
 from infer.engine.errors import ModelError
 from infer.engine.model_dtype import dtype_name, select_dtype, stored_dtype
+from infer.engine.model_files import weight_files
 from infer.engine.model_source import resolve_model
+from infer.engine.panics import is_panic
+from infer.engine.safetensors_header import read_safetensors_header
 from infer.engine.transformers_logging import quiet_transformers
 
 if TYPE_CHECKING:
@@ -61,9 +64,11 @@ def load_model(
     """
     directory = resolve_model(name, revision, report)
     raw_config = read_model_config(directory)
-    files = safetensors_files(directory)
+    tensors = [tensor for path in weight_files(directory) for tensor in read_safetensors_header(path)]
     check_architecture(raw_config)
-    stored = stored_dtype(raw_config, files)
+    check_tokenizer_class(directory, raw_config)
+    check_sizes(raw_config, tensors)
+    stored = stored_dtype(raw_config, tensors)
     chosen = select_dtype(dtype, stored, device)
     if dtype == "auto" and chosen != stored:
         report(f"{name} runs in {dtype_name(chosen)}: its own {dtype_name(stored)} is not fast on this {device.type}")
@@ -83,7 +88,9 @@ def load_model(
             )
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         # A foreign checkpoint makes transformers fail in any way it likes.
         raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
     # transformers fills them with random numbers.
@@ -131,7 +138,7 @@ def _eos_token_ids(*sources: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if "ignore_mismatched_sizes" in str(error):
         return "its weights do not have the shapes that its config.json asks for"
     return shorten(f"{type(error).__name__}: {error}", 300)

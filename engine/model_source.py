@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infer.engine.checkpoint import refuse_pickle
 from infer.engine.errors import ModelError
 from infer.engine.gguf_convert import convert_gguf, converted_path
 from infer.engine.home_dir import expand_home
 from infer.engine.hub import fetch_from_hub, is_hub_id
 from infer.engine.model_catalog import BUILTIN_MODELS, nearest_builtin
 from infer.engine.model_fetch import fetch_builtin
+from infer.engine.model_files import refuse_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

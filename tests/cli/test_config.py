@@ -28,6 +28,13 @@ def usage_error(*arguments: str) -> tuple[str, str]:
     return str(caught.value), caught.value.hint
 
 
+def test_what_control_tokens_of_a_row_are_is_a_flag():
+    assert parse("data.parquet").prompt.special_tokens == "sanitize"
+    assert parse("data.parquet", "--special-tokens", "error").prompt.special_tokens == "error"
+    with pytest.raises(typer.TyperException):
+        parse("data.parquet", "--special-tokens", "no")
+
+
 def test_nothing_but_an_input_gives_the_defaults():
     assert parse("data.parquet", "--seed", "3") == JobConfig(
         inputs=("data.parquet",), output="data.infer.parquet", seed=3

@@ -97,15 +97,31 @@ def test_lack_of_memory_says_what_to_lower():
     )
 
 
-def test_bug_shows_where_it_happened_and_how_to_report_it():
+def bug() -> str:
     try:
-        raise OSError(errno.EBADF, "row \x1b[2J")
+        try:
+            int("a secret\x1b[2J\n    of the row")
+        except ValueError as error:
+            raise OSError(errno.EBADF, f"found in {error}") from error
     except OSError as error:
-        lines = error_message(error).split("\n")
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[2:] == [
-        '    raise OSError(errno.EBADF, "row \\x1b[2J")',
-        "OSError: [Errno 9] row \\x1b[2J",
+        return error_message(error)
+
+
+def test_bug_shows_where_it_happened_and_how_to_report_it(monkeypatch):
+    monkeypatch.delenv("INFER_LOG_LEVEL", raising=False)
+    lines = bug().split("\n")
+    places = [line for line in lines if not line.startswith("  ")]
+    assert places == [
+        *("Traceback (most recent call last):", "ValueError", "Traceback (most recent call last):", "OSError"),
         "error: this is a bug in infer: OSError",
-        "hint: please report it with the lines above, the command and the output of `infer version`",
+        "hint: please report it with the lines above, the command and the output of `infer version`; "
+        "INFER_LOG_LEVEL=debug shows the message too, which may quote a row",
     ]
+    assert '    raise OSError(errno.EBADF, f"found in {error}") from error' in lines
+    assert not any("invalid literal" in line or "[Errno" in line for line in lines)
+
+
+def test_bug_tells_its_message_where_that_is_asked_for(monkeypatch):
+    monkeypatch.setenv("INFER_LOG_LEVEL", "debug")
+    assert "OSError: [Errno 9] found in invalid literal for int() with base 10: 'a secret\\x1b[2J" in bug()
+    assert "\x1b" not in bug()

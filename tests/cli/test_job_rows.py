@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from echo_engine import EchoEngine
+from echo_engine import EchoEngine, identify_echo
 
 from infer.cli.config import JobConfig
 from infer.cli.job import run_job
@@ -29,7 +29,7 @@ def run(tmp_path: Path, texts: Sequence[str], engine: EchoEngine) -> list[tuple[
         prompt=PromptSpec(prompt_column="text"),
         seed=0,
     )
-    summary = run_job(config, lambda _config, _say: engine)
+    summary = run_job(config, lambda _config, _say: engine, identify_echo)
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["_row"].to_pylist() == list(range(len(texts)))
     rows = list(zip(*(table[name].to_pylist() for name in ("response", "error_code", "error")), strict=True))
@@ -51,7 +51,10 @@ def test_prompt_that_breaks_the_tokenizer_costs_its_row(tmp_path):
     texts = ["boom" if number == 70 else f"row {number}" for number in range(200)]
     rows = run(tmp_path, texts, engine)
     assert rows == [
-        (None, "internal", "OverflowError: too much for me") if text == "boom" else (text, None, None) for text in texts
+        (None, "internal", "the model's tokenizer fails at the text: OverflowError: too much\nfor me")
+        if text == "boom"
+        else (text, None, None)
+        for text in texts
     ]
     # Row by row where the batch fails, and there only.
     assert batches == [64, 64, *[1] * 64, 64, 8]

@@ -205,7 +205,7 @@ def test_input_that_changes_while_the_run_goes_on_is_found_before_anything_is_pu
             return super().step()
 
     original = source.read_text()
-    with pytest.raises(InputError, match=f"^the input has changed while the run went on: {source}$"):
+    with pytest.raises(InputError, match=f"has changed.*: {source}$"):
         job(source, tmp_path / "out.parquet", engine=Meddler)
     assert not (tmp_path / "out.parquet").exists()
     source.write_text(original)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infer.engine.cache_dir import build_once, cache_dir
+from infer.engine.cache_dir import build_once, cache_dir, compiled_dir
 from infer.engine.errors import ModelError
 
 BUILD_SLOWLY = """
@@ -95,3 +95,19 @@ def test_cache_that_cannot_be_written_is_said(tmp_path):
         build_once(tmp_path / "file" / "model", lambda directory: None)
     assert str(caught.value).startswith("the model cache cannot be written: ")
     assert caught.value.hint == "set INFER_HOME to a directory that can be written and has room"
+
+
+def test_compiled_code_is_kept_where_only_we_can_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("INFER_HOME", str(tmp_path / "home"))
+    assert compiled_dir() == tmp_path / "home" / "numba"
+    assert (tmp_path / "home" / "numba").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+@pytest.mark.parametrize("name", ["home/numba", "home"])
+def test_compiled_code_is_not_taken_from_where_others_can_write(tmp_path, monkeypatch, mode, name):
+    """What numba keeps is pickled: whoever can put a file there can run code here."""
+    monkeypatch.setenv("INFER_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "numba").mkdir(parents=True)
+    (tmp_path / name).chmod(mode)
+    assert compiled_dir() is None

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from infer.engine.checkpoint import check_architecture, read_model_config, safetensors_files
+from infer.engine.checkpoint import check_architecture, check_sizes, check_tokenizer_class, read_model_config
 from infer.engine.errors import ModelError
+from infer.engine.safetensors_header import StoredTensor
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 
@@ -47,10 +48,18 @@ def test_config_is_read_without_importing_transformers(tmp_path):
         {"experts_implementation": "somebody/some-kernel"},
         {"fusion_config": {"x": True}},
         {"transformers_weights": "pytorch_model.bin"},
+        {"configuration_files": ["config.4.0.0.json"]},
+        {"attribute_map": {"harmless": "_experts_implementation"}},
+        {"gguf_file": "other.gguf"},
+        {"init_inputs": ["x"]},
+        {"tokenizer_object": {}},
+        {"__class__": "x"},
         {"text_config": {"layers": [{"auto_map": {}}]}},
     ],
 )
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json"]
+)
 def test_config_that_names_code_is_refused(tmp_path, change, name):
     write(write(tmp_path, LLAMA), LLAMA | change, name)
     key = "auto_map" if "text_config" in change else next(iter(change))
@@ -65,6 +74,12 @@ def test_config_that_names_code_is_refused(tmp_path, change, name):
         ("{", "config.json cannot be read: Expecting property name"),
         ("[" * 100_000, "config.json cannot be read: "),
         ("\ud800", "config.json cannot be read: "),
+        (
+            '{"model_type": "llama", "model_type": "x"}',
+            "config.json cannot be read: the key 'model_type' is there twice",
+        ),
+        ('{"model_type": "llama", "a": {"b": 1, "b": 1}}', "config.json cannot be read: the key 'b' is there twice"),
+        ('{"model_type": ' + "9" * 5000 + "}", "config.json cannot be read: Exceeds the limit"),
         ("[]", "config.json is no JSON object but a list"),
         ("{}", "config.json names no model_type: None"),
         ('{"model_type": ["llama"]}', "config.json names no model_type: ['llama']"),
@@ -81,6 +96,8 @@ def test_config_that_is_none_is_refused(tmp_path, content, message):
     ("change", "message"),
     [
         ({"quantization_config": {"quant_method": "gptq"}}, "{} is a quantised checkpoint, which is not run yet: gptq"),
+        ({"text_config": {"quantization_config": "x"}}, "{} is a quantised checkpoint, which is not run yet: x"),
+        ({"compression_config": {"quant_method": "y"}}, "{} is a quantised checkpoint, which is not run yet: y"),
         ({"vision_config": {}}, "llama is not a text-only model: its config has a vision_config"),
     ],
 )
@@ -125,22 +142,69 @@ def test_other_architectures_are_refused_by_name(config, message):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
-def test_pickles_are_refused_with_how_to_convert_them(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("special_tokens_map.json", {"tokenizer_file": "/etc/passwd"}),
+        ("special_tokens_map.json", {"vocab_file": "../vocab.json"}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../../tokenizer.4.0.json"]}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": "/x/tokenizer.4.0.json"}),
+    ],
+)
+def test_file_outside_the_directory_is_not_read_because_a_config_names_it(tmp_path, name, content):
+    write(write(tmp_path, LLAMA), content, name)
+    with pytest.raises(ModelError, match="names what is no file beside it: "):
+        read_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"init_inputs": [], "fast_tokenizer_files": ["tokenizer.json"]},
+        {"bos_token": {"__type": "AddedToken", "content": "<s>"}},
+        {"special_tokens_map_file": "/home/somebody/special_tokens_map.json"},
+    ],
+)
+def test_what_older_tokenizers_were_saved_with_passes(tmp_path, content):
+    write(write(tmp_path, LLAMA), content, "tokenizer_config.json")
+    assert read_model_config(tmp_path) == LLAMA
+
+
+def test_config_that_gives_a_method_of_its_class_away_is_refused():
+    with pytest.raises(ModelError, match=r"has a key that is the name of a method: 'to_dict'"):
+        check_architecture(LLAMA | {"to_dict": "x"})
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "AutoModelForCausalLM", "pipeline", "AutoProcessor", 5, ["x"]])
+@pytest.mark.parametrize("file_name", ["config.json", "tokenizer_config.json"])
+def test_tokenizer_class_that_is_no_tokenizer_is_refused(tmp_path, name, file_name):
+    write(write(tmp_path, LLAMA), {"tokenizer_class": name}, "tokenizer_config.json")
+    config = LLAMA
+    if file_name == "config.json":
+        (tmp_path / "tokenizer_config.json").unlink()
+        config = LLAMA | {"tokenizer_class": name}
+    with pytest.raises(ModelError, match="names as tokenizer_class what is no tokenizer: "):
+        check_tokenizer_class(tmp_path, config)
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "LlamaTokenizer", "Qwen2TokenizerFast", "NoSuchTokenizer"])
+def test_tokenizer_class_that_is_one_passes(tmp_path, name):
+    write(tmp_path, {"tokenizer_class": name}, "tokenizer_config.json")
+    check_tokenizer_class(tmp_path, LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "asks for 1,000,000,000 layers, the weights are 2 tensors"),
+        ({"vocab_size": 10**12}, "asks for vocab_size 1,000,000,000,000 by 8, the weights are 112 numbers"),
+        ({"intermediate_size": 15}, "asks for intermediate_size 15 by 8, the weights are 112 numbers"),
+    ],
+)
+def test_config_that_asks_for_more_than_its_weights_are_is_refused(change, message):
+    tensors = [StoredTensor("embed", "F32", (6, 8)), StoredTensor("up", "F32", (8, 8))]
+    config = {"num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 6, "intermediate_size": 8}
+    check_sizes(config, tensors)
     with pytest.raises(ModelError) as caught:
-        safetensors_files(tmp_path)
-    assert str(caught.value) == f"pickled weights are not loaded, for they can run code: {tmp_path / name}"
-    assert "save_pretrained" in caught.value.hint
-
-
-def test_safetensors_beside_pickles_are_taken(tmp_path):
-    for name in ("pytorch_model.bin", "model-2.safetensors", "model-1.safetensors"):
-        (tmp_path / name).write_bytes(b"")
-    assert safetensors_files(tmp_path) == [tmp_path / "model-1.safetensors", tmp_path / "model-2.safetensors"]
-
-
-def test_directory_without_weights_is_refused(tmp_path):
-    with pytest.raises(ModelError) as caught:
-        safetensors_files(tmp_path)
-    assert str(caught.value) == f"there are no .safetensors files in {tmp_path}"
+        check_sizes(config | change, tensors)
+    assert str(caught.value) == f"config.json {message}"

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from infer.engine.block_hash import hash_block
 from infer.engine.disk_cache import DiskCache
@@ -126,6 +127,38 @@ def test_foreign_file_is_not_used(tmp_path, content):
     path.write_bytes(content)
     later = Run(tmp_path)
     assert (later.load(FIRST), len(later.warnings)) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": torch.tensor([1, 2, 3], dtype=torch.uint8)},
+        {"tokens": torch.tensor([1.0, 2.0, 3.0])},
+        {"tokens": torch.zeros(3).to(torch.float8_e4m3fn)},
+        {"tokens": torch.zeros(0, dtype=torch.int64)},
+        {"checksum": torch.zeros(1).to(torch.float8_e5m2)},
+        {"parent": torch.zeros(1)},
+        {"block": torch.zeros(NUM_BYTES)},
+        {"block": torch.zeros(NUM_BYTES, 1, dtype=torch.uint8)},
+    ],
+    ids=str,
+)
+def test_crafted_file_is_not_used(tmp_path, change):
+    run = Run(tmp_path)
+    run.save(FIRST, 7)
+    (path,) = files(tmp_path)
+    path.write_bytes(save(load(path.read_bytes()) | change))
+    later = Run(tmp_path)
+    assert (later.load(FIRST), len(later.warnings)) == (None, 1)
+
+
+def test_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
+    run = Run(tmp_path)
+    run.save(FIRST, 7)
+    (path,) = files(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert run.load(FIRST) is None
 
 
 def test_file_under_the_name_of_another_is_not_used(tmp_path):

@@ -154,3 +154,8 @@ def test_conversion_refuses_a_file_that_lacks_a_tensor(convert):
         ModelError, match=r"lacks 1 tensors of its architecture: model\.layers\.2\.mlp\.up_proj\.weight"
     ):
         convert(without="blk.2.ffn_up.weight")
+
+
+def test_file_that_says_it_has_more_layers_than_tensors_is_refused(convert):
+    with pytest.raises(ModelError, match="says that it has 4,000,000,000 layers, and holds 29 tensors"):
+        convert(keys={"llama.block_count": 4_000_000_000})

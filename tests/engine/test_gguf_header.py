@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from infer.engine import gguf_header
 from infer.engine.errors import ModelError
 from infer.engine.gguf_header import GgufTensor, read_gguf_header
 
@@ -139,6 +140,26 @@ def test_header_honours_the_alignment_of_the_file(tmp_path):
 )
 def test_header_that_cannot_be_right_is_refused(refusal, content, message):
     assert refusal(content) == message
+
+
+def test_header_with_more_of_anything_than_a_model_has_is_refused(refusal, monkeypatch):
+    """Each of them would fit into the file, and would be walked over or kept."""
+    limits = {"_MAX_KEYS": 4, "_MAX_TENSORS": 1, "_MAX_STRINGS": 2, "_MAX_TEXT_BYTES": 20}
+    found = []
+    for name, limit in limits.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(gguf_header, name, limit)
+            found.append(refusal(gguf_file()))
+    assert found == [
+        "5 keys; at most 4 are read",
+        "2 tensors; at most 1 are read",
+        "3 strings in 'tokenizer.ggml.tokens'; at most 2 are read",
+        "a key at byte 150 has 21 bytes; at most 20 are read",
+    ]
+
+
+def test_header_that_refuses_a_long_name_does_not_repeat_it(refusal):
+    assert len(refusal(gguf_file([], [tensor("t" * 100_000, [0, 4])]))) < 300
 
 
 def test_header_is_refused_wherever_the_file_is_cut_off(refusal):

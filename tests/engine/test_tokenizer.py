@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import tokenizers
 from tiny_tokenizers import (
+    CHATML,
     FAMILIES,
     chatml_tokenizer,
     gemma_tokenizer,
@@ -12,6 +16,7 @@ from tiny_tokenizers import (
     special_ids,
     unigram_tokenizer,
 )
+from transformers import PreTrainedTokenizerFast
 
 from infer.engine.control_tokens import PromptText
 from infer.engine.errors import ModelError, PromptError
@@ -169,3 +174,63 @@ def test_tokenizer_without_a_backend_is_refused():
 
     with pytest.raises(ModelError, match=r"^the tokenizer has no tokenizer\.json: SlowTokenizer$"):
         Tokenizer(SlowTokenizer())
+
+
+def changed_tokenizer(**parts):
+    """The chatml one with parts of its tokenizer.json replaced."""
+    content = json.loads(chatml_tokenizer().backend_tokenizer.to_str()) | parts
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=CHATML, eos_token="<|im_end|>")
+
+
+PANICS_AT_ONCE = {
+    "pre-tokenizer": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "no tokens": {"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": ""}},
+}
+
+
+@pytest.mark.parametrize("name", PANICS_AT_ONCE)
+def test_tokenizer_that_does_not_work_is_refused(name):
+    wrapped = changed_tokenizer(**PANICS_AT_ONCE[name])
+    with pytest.raises(ModelError, match="the tokenizer does not work: "):
+        Tokenizer(wrapped)
+
+
+class PanickingBackend:
+    """Panics, as the library does, where a text has an x or the ids have the one of x."""
+
+    def __init__(self, tokenizer):
+        self._backend = tokenizer.backend
+        self._panicking = tokenizers.Tokenizer.from_str(
+            changed_tokenizer(**PANICS_AT_ONCE["pre-tokenizer"]).backend_tokenizer.to_str()
+        )
+        self._bad = self._backend.token_to_id("x")
+
+    def encode_batch_fast(self, texts, **settings):
+        if any("x" in text for text in texts):
+            self._panicking.encode("x")
+        return self._backend.encode_batch_fast(texts, **settings)
+
+    def decode(self, ids, **settings):
+        if self._bad in ids:
+            self._panicking.encode("x")
+        return self._backend.decode(ids, **settings)
+
+
+def test_panic_at_one_text_is_an_error_of_that_one():
+    tokenizer = Tokenizer(chatml_tokenizer())
+    good = tokenizer.encode_batch([PromptText("a"), PromptText("b")], add_special_tokens=False)
+    tokenizer.backend = PanickingBackend(tokenizer)
+    prompts = [PromptText("a"), PromptText("a x"), PromptText("b")]
+    first, failed, last = tokenizer.encode_each(prompts, add_special_tokens=False)
+    assert [first, last] == good
+    assert isinstance(failed, PromptError)
+    assert failed.code == "internal"
+    assert str(failed).startswith("the model's tokenizer fails at the text: PanicException")
+
+
+def test_panic_at_a_token_costs_that_token_only():
+    tokenizer = Tokenizer(chatml_tokenizer())
+    ids = [tokenizer.backend.token_to_id(letter) for letter in "axb"]
+    tokenizer.backend = PanickingBackend(tokenizer)
+    assert tokenizer.decode(ids) == "a\ufffdb"

@@ -18,7 +18,7 @@ ROW_BYTES = 100_000
 FEW, MANY = 2_000, 20_000
 MEASURED_JOB = """
 import resource, sys
-from echo_engine import EchoEngine
+from echo_engine import EchoEngine, identify_echo
 from infer.cli.config import JobConfig
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
@@ -33,7 +33,7 @@ engine = EchoEngine(max_num_seqs=64)
 engine.tokenizer = Tokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="[EOS]"))
 prompt = PromptSpec(prompt_column="text")
 config = JobConfig((sys.argv[1],), sys.argv[2], seed=0, prompt=prompt, keep=("id",), sampling={"max_tokens": 1})
-summary = run_job(config, lambda *_: engine)
+summary = run_job(config, lambda *_: engine, identify_echo)
 assert summary.rows_failed == 0, summary
 print(summary.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -13,7 +13,7 @@ import malformed_jsonl
 import malformed_parquet
 import pyarrow.parquet as pq
 import pytest
-from echo_engine import EchoEngine
+from echo_engine import EchoEngine, identify_echo
 from malformed import INPUT, ROW_ERRORS, Malformed
 
 from infer.cli.app import main
@@ -72,6 +72,7 @@ def test_malformed_file_is_an_error_that_says_where(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("infer.engine.engine.Engine", lambda _config, _say: engine)
+    monkeypatch.setattr("infer.engine.model_identity.identify_model", identify_echo)
     source, output = case.write(tmp_path), tmp_path / "out.parquet"
     code = main(command(case, source, output))
     check(case, source, output, code, capsys.readouterr().err)
@@ -80,11 +81,12 @@ def test_malformed_file_is_an_error_that_says_where(
 GUARDED_RUNS = """
 import json, os, resource, signal, sys
 from pathlib import Path
-import infer.engine.engine
-from echo_engine import EchoEngine
+import infer.engine.engine, infer.engine.model_identity
+from echo_engine import EchoEngine, identify_echo
 from infer.cli.app import main
 import infer.cli.job, pyarrow.parquet
 infer.engine.engine.Engine = lambda config, say: EchoEngine()
+infer.engine.model_identity.identify_model = identify_echo
 
 def virtual_bytes():
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
