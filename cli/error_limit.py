@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from infer.cli.errors import UsageError
 
@@ -14,20 +15,15 @@ class ErrorLimit:
     """Most rows that may fail: so many, or a share of all; both None is any number."""
 
     max_rows: int | None = None
-    max_share: float | None = None
+    max_share: Fraction | None = None
+    flag: str = ""
+    """What it was asked for by."""
 
     def most(self, num_rows: int) -> int | None:
         """Of so many rows; None is any number."""
         if self.max_share is not None:
             return math.floor(self.max_share * num_rows)
         return self.max_rows
-
-    @property
-    def flag(self) -> str:
-        """What it was asked for by."""
-        if self.max_rows == 0:
-            return "--on-error fail"
-        return f"--max-errors {self.max_rows}" if self.max_share is None else f"--max-errors {100 * self.max_share:g}%"
 
 
 def parse_error_limit(on_error: str, max_errors: str | None) -> ErrorLimit:
@@ -37,10 +33,15 @@ def parse_error_limit(on_error: str, max_errors: str | None) -> ErrorLimit:
         UsageError: neither a number nor a percentage, or both flags.
     """
     if max_errors is None:
-        return ErrorLimit(max_rows=0) if on_error == "fail" else ErrorLimit()
+        return ErrorLimit(max_rows=0, flag="--on-error fail") if on_error == "fail" else ErrorLimit()
     if on_error == "fail":
         raise UsageError("--on-error fail allows no error at all", "leave out one of --on-error and --max-errors")
-    match = re.fullmatch(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,6})?)%", max_errors.strip())
-    if match is None or (match[2] and float(match[2]) > 100):
+    text = max_errors.strip()
+    match = re.fullmatch(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,6})?)%", text, re.ASCII)
+    if match is None or (match[2] and Fraction(match[2]) > 100):
         raise UsageError(f"--max-errors takes a number of rows, or a percentage such as 1%: {max_errors}")
-    return ErrorLimit(max_rows=int(match[1])) if match[1] else ErrorLimit(max_share=float(match[2]) / 100)
+    flag = f"--max-errors {text}"
+    if match[1]:
+        return ErrorLimit(max_rows=int(match[1]), flag=flag)
+    # Exactly: 0.29 * 100 is less than 29.
+    return ErrorLimit(max_share=Fraction(match[2]) / 100, flag=flag)

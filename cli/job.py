@@ -9,8 +9,8 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from infer.cli.errors import error_message, exit_code
-from infer.cli.job_context import JobContext
+from infer.cli.errors import exit_code
+from infer.cli.job_context import NOTHING_SAVED, JobContext
 from infer.cli.job_engine import identify_model, load_engine
 from infer.cli.job_plan import plan_job
 from infer.cli.report import print_report
@@ -24,6 +24,7 @@ from infer.io.stream_output import StreamOutput
 
 if TYPE_CHECKING:
     from infer.cli.config import JobConfig
+    from infer.cli.errors import CommandError
     from infer.cli.job_context import Identify, Load
     from infer.cli.job_plan import JobPlan
     from infer.cli.report import RunSummary
@@ -55,14 +56,18 @@ def run_job(config: JobConfig, load: Load = load_engine, identify: Identify = id
 
 def _stream(context: JobContext, plan: JobPlan) -> RunSummary:
     """To standard output, row by row: nothing is saved."""
-    context.say("rows go to standard output: nothing is saved, a run that is stopped begins again at the first row")
+    context.say(f"rows go to standard output: {NOTHING_SAVED}")
     seed = secrets.randbelow(2**32) if context.config.seed is None else context.config.seed
     saver = StreamSaver(StreamOutput(sys.stdout.buffer, plan.schema))
+    error: CommandError | None = None
     try:
-        run_rows(context, plan, context.load_engine(), saver, RowsToRun(), seed)
+        if not run_rows(context, plan, context.load_engine(), saver, RowsToRun(), seed):
+            error = context.too_many_errors(plan.source.num_rows)
     except Stopped as stopped:
         error = stop_error(stopped.cause)
-        context.say(error_message(error))
+        error.hint = NOTHING_SAVED
+    if error is not None:
+        context.say_error(error)
         return context.summary(exit_code(error))
     summary = context.summary(output=context.config.output)
     print_report(context.console, summary, context.counts.failures.counts())

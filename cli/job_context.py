@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from infer.cli.errors import ExitCode
+from infer.cli.errors import ExitCode, TooManyErrorsError, error_message
+from infer.cli.figures import count, counted
 from infer.cli.job_rows import RunCounts
 from infer.cli.report import RunSeconds, RunSummary
 from infer.cli.terminal import safe
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from infer.cli.config import JobConfig
+    from infer.cli.errors import CommandError
     from infer.cli.job_engine import JobEngine, Say
     from infer.cli.stop_request import StopRequest
     from infer.engine.config import EngineConfig
 
     Load = Callable[[EngineConfig, Say], JobEngine]
     Identify = Callable[[EngineConfig, Say], Mapping[str, object]]
+
+
+NOTHING_SAVED = "nothing is saved, a run that is stopped begins again at the first row"
+"""Of a run to standard output."""
 
 
 @dataclass(slots=True)
@@ -47,10 +53,28 @@ class JobContext:
         with self.stop.undisturbed():
             self.console.print(Text(safe(line)), soft_wrap=True)
 
+    def say_error(self, error: CommandError) -> None:
+        """Its message and its hint, each on a line."""
+        with self.stop.undisturbed():
+            self.console.print(Text(error_message(error)), soft_wrap=True)
+
     def has_too_many_errors(self, num_rows: int) -> bool:
         """Of so many rows more have failed than may."""
         most = self.config.error_limit.most(num_rows)
         return most is not None and self.counts.rows_failed > most
+
+    def too_many_errors(self, num_rows: int, num_saved: int | None = None) -> TooManyErrorsError:
+        """What to say where it gave up; without a number, nothing is saved."""
+        limit = self.config.error_limit
+        message = (
+            f"{counted(self.counts.rows_failed, 'row')} failed, {limit.flag} allows {count(limit.most(num_rows) or 0)}"
+        )
+        if num_saved is None:
+            return TooManyErrorsError(message, "run again without it; with -o NAME, what is done is saved")
+        return TooManyErrorsError(
+            f"{message}; rows saved: {count(num_saved)}",
+            "run again without it to go on; failed rows are saved as such, `infer retry` runs them again",
+        )
 
     def load_engine(self) -> JobEngine:
         self.engine = self.load(self.config.engine, self.say)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from infer.cli.figures import count, counted
 from infer.cli.job_fingerprint import LOADED
 from infer.io.errors import FingerprintError, OutputExistsError, StateError
+from infer.io.paths import STATE_SUFFIX
 from infer.io.publish import is_published, is_replaceable, published_record
 from infer.io.run_record import read_run
 from infer.io.run_state import RUN, RunState
-from infer.io.storage import make_directory
+from infer.io.storage import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +38,10 @@ class Done:
 def state_directory(output: Path, state_dir: str | None) -> Path:
     """Where what is saved of the run that writes `output` lies."""
     if state_dir is None:
-        return output.with_name(f"{output.name}.infer")
+        return output.with_name(f"{output.name}{STATE_SUFFIX}")
     # The directory may have the state of outputs of one name in several places.
     mark = hashlib.sha256(str(output).encode(errors="surrogateescape")).hexdigest()[:8]
-    return Path(state_dir).absolute() / f"{output.name}-{mark}.infer"
+    return Path(state_dir).absolute() / f"{output.name}-{mark}{STATE_SUFFIX}"
 
 
 def open_state(output: Path, state_dir: str | None, argv: Sequence[str]) -> RunState:
@@ -64,15 +65,16 @@ def recover(state: RunState, output: Output, config: JobConfig) -> None:
         StateError: what is saved is damaged.
         StorageError: the file system refused.
     """
+    if not config.restart:
+        state.recover()
+    if state.run is None and published_record(output) is None:
+        output.check(overwrite=config.overwrite)
     if config.restart:
+        # Only now: a run that is refused forgets nothing.
         with suppress(StateError):
             if (run := read_run(state.directory / RUN)) is not None:
                 output.discard(run.run_id)
         state.discard()
-    else:
-        state.recover()
-    if state.run is None and published_record(output) is None:
-        output.check(overwrite=config.overwrite)
 
 
 def take_up(state: RunState, output: Output, fingerprint: Fingerprint, config: JobConfig) -> Done | None:
@@ -103,6 +105,8 @@ def take_up(state: RunState, output: Output, fingerprint: Fingerprint, config: J
         if is_there:
             # It ended between the rename and the last line of the journal.
             output.discard(run.run_id)
+            # The rename may not have reached the disk, and the segments are about to go.
+            sync_directory(output.path.parent)
             state.finish()
             return Done(run.num_rows, progress.failures)
         output.discard(run.run_id)

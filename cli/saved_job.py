@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from infer.cli.errors import CommandError, TooManyErrorsError, error_message, exit_code
+from infer.cli.errors import CommandError, exit_code
 from infer.cli.figures import count, counted
 from infer.cli.job_fingerprint import LOADED, job_fingerprint, versions
 from infer.cli.report import print_report
@@ -92,7 +92,7 @@ class SavedJob:
     def _run_rows(self, fingerprint: Fingerprint) -> bool:
         """Run what is not saved. False where so many rows have failed that it gave up."""
         context, state = self._context, self._state
-        if len(state.saved) == self._plan.source.num_rows and (state.run is not None or not state.saved):
+        if len(state.saved) == self._plan.source.num_rows:
             if state.run is None:
                 self._begin_run(fingerprint)
             return True
@@ -167,24 +167,16 @@ class SavedJob:
         )
 
     def _give_up(self) -> RunSummary:
-        context = self._context
         self._state.note_stop("errors")
-        limit = context.config.error_limit
-        return self._report_stop(
-            TooManyErrorsError(
-                f"{counted(context.counts.rows_failed, 'row')} failed, {limit.flag} allows "
-                f"{count(limit.most(self._plan.source.num_rows) or 0)}; rows saved: {count(len(self._state.saved))}",
-                "run again without it to go on; failed rows are saved as such, `infer retry` runs them again",
-            )
-        )
+        return self._report_stop(self._context.too_many_errors(self._plan.source.num_rows, len(self._state.saved)))
 
     def _report_stop(self, error: CommandError) -> RunSummary:
         context = self._context
         summary = context.summary(exit_code(error))
-        with context.stop.undisturbed():
-            if context.counts.rows_done:
+        if context.counts.rows_done:
+            with context.stop.undisturbed():
                 print_report(context.console, summary, context.counts.failures.counts())
-            context.console.print(error_message(error), soft_wrap=True)
+        context.say_error(error)
         return summary
 
     def _report(self) -> RunSummary:

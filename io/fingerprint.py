@@ -29,8 +29,10 @@ class Difference:
 
     def __str__(self) -> str:
         saved, now = _text(self.saved), _text(self.now)
-        same = next((at for at, (one, other) in enumerate(zip(saved, now, strict=False)) if one != other), 0)
-        start = max(0, same - _CONTEXT)
+        pairs = enumerate(zip(saved, now, strict=False))
+        # Where none of them differs, one goes on where the other ends.
+        first = next((at for at, (one, other) in pairs if one != other), min(len(saved), len(now)))
+        start = max(0, first - _CONTEXT)
         return f"{self.name}: {_cut(saved, start)} -> {_cut(now, start)}"
 
 

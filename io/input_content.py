@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     """A file's name, and how to open it as it lies on the disk."""
 
 
+_PIECE_BYTES = 1 << 20
+
+
 class InputContent:
     """Reads all of `files`, in threads.
 
@@ -57,8 +60,12 @@ def _digest_all(files: Sequence[InputBytes]) -> list[str]:
 def _digest(file: InputBytes) -> str:
     name, open_file = file
     with reading(name), open_file() as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
-        return f"{stream.tell():,} bytes, sha256 {sha256}"
+        # Read by hand: a copy of standard input cannot tell its position.
+        sha256, num_bytes = hashlib.sha256(), 0
+        while piece := stream.read(_PIECE_BYTES):
+            sha256.update(piece)
+            num_bytes += len(piece)
+        return f"{num_bytes:,} bytes, sha256 {sha256.hexdigest()}"
 
 
 def _mark(file: InputBytes) -> tuple[int, ...]:

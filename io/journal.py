@@ -9,6 +9,7 @@ when it is opened again. A bad line that has a good one behind it has not been l
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -21,6 +22,9 @@ from infer.io.storage import AppendFile, read_bytes, sync_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+
+_SEGMENT_NAME = re.compile(r"seg-\d{6,}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class SegmentRecord:
     """When: ISO 8601, UTC."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """How many of its rows failed, by code."""
+
+    def __post_init__(self) -> None:
+        # It becomes a path.
+        if not _SEGMENT_NAME.fullmatch(self.name):
+            raise ValueError(f"no name of a segment: {self.name!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +211,14 @@ def read_journal(path: Path) -> list[JournalRecord]:
         StateError: a line is damaged that is not the last.
         StorageError: it cannot be read.
     """
-    return decode_journal(read_bytes(path) or b"")[0]
+    return _decode(read_bytes(path), path)[0]
+
+
+def _decode(data: bytes | None, path: Path) -> tuple[list[JournalRecord], int]:
+    try:
+        return decode_journal(data or b"")
+    except StateError as error:
+        raise StateError(f"{error}: {path}", error.hint) from error
 
 
 class Journal:
@@ -215,13 +231,16 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         data = read_bytes(path)
-        self.records, num_bytes = decode_journal(data or b"")
+        self.records, num_bytes = _decode(data, path)
         self._file = AppendFile(path)
         try:
             if data is None:
                 sync_directory(path.parent)
             elif num_bytes < len(data):
                 self._file.truncate(num_bytes)
+            else:
+                # Who wrote the last lines may have been killed before they had reached the disk.
+                self._file.sync()
         except BaseException:
             self._file.close()
             raise

@@ -14,7 +14,7 @@ import orjson
 import psutil
 
 from infer.io.errors import LockedError
-from infer.io.storage import open_locked, read_bytes, rewrite
+from infer.io.storage import close, open_locked, read_bytes, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ class RunLock:
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            close(descriptor)
 
 
 def read_holder(path: Path) -> Holder | None:

@@ -64,7 +64,7 @@ class Output(Protocol):
         """
 
     def discard(self, run_id: str) -> None:
-        """Remove what was left aside."""
+        """Remove what was left aside; what was moved there and has no successor is put back."""
 
     def files(self) -> list[Path]:
         """What is there under the name; nothing where it is free."""

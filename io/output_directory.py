@@ -4,7 +4,8 @@
     .out-1f2e3d4c/           its parts grow, then `_SUCCESS` ---^ renamed
     .out-1f2e3d4c-old/                the old one, until then
 
-Where an old directory is replaced, there is nothing under the name for the instant between two renames.
+Where an old directory is replaced, there is nothing under the name for the instant between two renames. If the run ends
+just there, the next one puts the old one back first.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class OutputDirectory:
         return files
 
     def publish(self, aside: Path, *, overwrite: bool) -> None:
-        old = aside.with_name(f"{aside.name}-old")
+        old = _old(aside)
         if overwrite and self.path.exists():
             storage.rename_directory(self.path, old)
         try:
@@ -110,15 +111,28 @@ class OutputDirectory:
         except FileExistsError as error:
             raise OutputExistsError(*appeared(self.path)) from error
         storage.remove_directory(old)
+        # Or a power cut brings it back when nobody looks for it any more.
+        storage.sync_directory(self.path.parent)
 
     def discard(self, run_id: str) -> None:
         aside = self.aside(run_id)
         storage.remove_directory(aside)
-        if self.path.exists():
-            storage.remove_directory(aside.with_name(f"{aside.name}-old"))
+        old = _old(aside)
+        with refusals("remove", old):
+            was_replaced, is_old_there = self.path.exists(), old.exists()
+        if was_replaced:
+            storage.remove_directory(old)
+        elif is_old_there:
+            # It ended between the two renames.
+            storage.rename_directory(old, self.path)
 
     def files(self) -> list[Path]:
         with refusals("read", self.path):
             if not (self.path / SUCCESS).is_file():
                 return []
         return [self.path / name for name in storage.list_names(self.path) if PART.fullmatch(name)]
+
+
+def _old(aside: Path) -> Path:
+    """Where the directory that is replaced waits for its successor."""
+    return aside.with_name(f"{aside.name}-old")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 STANDARD_INPUT = "-"
+STATE_SUFFIX = ".infer"
+"""Of the directory with what is saved of a run, which lies beside its output."""
+
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_SIBLINGS = 10_000
 
@@ -153,7 +156,8 @@ def _root_of_pattern(pattern: str) -> Path:
 
 def _is_hidden(path: Path) -> bool:
     # What every reader of data sets leaves alone: `_SUCCESS`, `.crc`, unfinished files.
-    return any(part.startswith(("_", ".")) for part in path.parts)
+    # And the state of a run whose output is to lie among its inputs.
+    return any(part.startswith(("_", ".")) or part.endswith(STATE_SUFFIX) for part in path.parts)
 
 
 def _suffix_hint() -> str:

@@ -8,6 +8,7 @@ only `final` is missing.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from infer.io.errors import InputError, StorageError
 from infer.io.output_record import read_record
 from infer.io.paths import FileFormat, file_format
+from infer.io.refusals import refusals
 from infer.io.seal import check_seal, file_digest
 from infer.io.verify import ExpectedOutput, verify_output
 
@@ -55,31 +57,33 @@ def publish(
     assert state.run is not None
     output.discard(state.run.run_id)
     aside = output.aside(state.run.run_id)
-    batches = join_rows(source.rows(schema.kept.names), state.results())
-    files = output.write(aside, batches, schema, record.footer())
     try:
+        batches = join_rows(source.rows(schema.kept.names), state.results())
+        files = output.write(aside, batches, schema, record.footer())
         check_input()
-        report = verify_output(aside, expected=ExpectedOutput(record, tuple(files)))
-        if report.findings:
-            raise StorageError(
-                f"what was written reads back as something else: {report.findings[0]}",
-                "the device may be failing: all rows are saved, run the same command again",
-            )
+        _read_back(aside, ExpectedOutput(record, tuple(files)))
         state.note_publish(files, record)
         output.publish(aside, overwrite=overwrite or is_replaceable(state, output))
     except BaseException:
-        output.discard(state.run.run_id)
+        # What went wrong is the error to tell.
+        with suppress(StorageError):
+            output.discard(state.run.run_id)
         raise
     state.finish()
 
 
 def is_published(output: Output, files: Sequence[FileRecord]) -> bool:
-    """Whether the output under its name consists of `files`."""
+    """Whether the output under its name consists of `files`.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
     paths = output.files()
-    return len(paths) == len(files) and all(
-        path.stat().st_size == file.num_bytes and _digest(path) == file.sha256
-        for path, file in zip(paths, files, strict=True)
-    )
+    with refusals("read", output.path):
+        return len(paths) == len(files) and all(
+            path.stat().st_size == file.num_bytes and _digest(path) == file.sha256
+            for path, file in zip(paths, files, strict=True)
+        )
 
 
 def is_replaceable(state: RunState, output: Output) -> bool:
@@ -89,16 +93,29 @@ def is_replaceable(state: RunState, output: Output) -> bool:
 
 
 def published_record(output: Output) -> OutputRecord | None:
-    """What the output under its name says of itself; None where there is none, or it says nothing, or is damaged."""
-    for path in output.files()[:1]:
-        if file_format(path) is not FileFormat.PARQUET or check_seal(path)[1]:
-            return None
-        with path.open("rb") as file:
-            try:
-                return read_record(pq.read_metadata(file).metadata)
-            except (ValueError, pa.ArrowException):
+    """What the output under its name says of itself; None where there is none, or it says nothing, or is not whole.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    records, num_rows = [], 0
+    for path in output.files():
+        with refusals("read", path):
+            if file_format(path) is not FileFormat.PARQUET or check_seal(path)[1]:
                 return None
-    return None
+            file = path.open("rb")
+        with file:
+            try:
+                metadata = pq.read_metadata(file)
+                records.append(read_record(metadata.metadata))
+            except (OSError, ValueError, pa.ArrowException):
+                # Sealed, and yet no Parquet or no record.
+                return None
+        num_rows += metadata.num_rows
+    record = records[0] if records else None
+    # Of a directory each part is sound by itself, also where one is missing or another run's.
+    is_whole = record is not None and num_rows == record.num_rows and all(each == record for each in records)
+    return record if is_whole else None
 
 
 def join_rows(rows: Iterator[Row], results: Iterator[pa.RecordBatch]) -> Iterator[tuple[Sequence[Row], pa.RecordBatch]]:
@@ -115,6 +132,16 @@ def join_rows(rows: Iterator[Row], results: Iterator[pa.RecordBatch]) -> Iterato
                 raise InputError("the input has fewer rows than when the run began")
             yield block, batch.slice(start, len(block))
             start += len(block)
+
+
+def _read_back(path: Path, expected: ExpectedOutput) -> None:
+    hint = "the device may be failing: all rows are saved, run the same command again"
+    try:
+        findings = verify_output(path, expected=expected).findings
+    except InputError as error:
+        raise StorageError(f"what was written cannot be read back: {error}", hint) from error
+    if findings:
+        raise StorageError(f"what was written reads back as something else: {findings[0]}", hint)
 
 
 def _next_rows(rows: Iterator[Row], max_rows: int) -> list[Row]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-_RESTART = "begin again with --restart, which discards what is saved"
+RESTART = "begin again with --restart, which discards what is saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,16 @@ def read_run(path: Path) -> RunRecord | None:
         return None
     try:
         values = json.loads(data)
-        is_whole = values.pop("sha256") == _digest(values)
-        format_ = values["format"]
-        values["fingerprint"] = Fingerprint(**values["fingerprint"])
-        run = RunRecord(**values) if format_ == FORMAT else None
+        if values.pop("sha256") != _digest(values):
+            raise ValueError("its digest is another")
+        # Before anything else in it is looked at: another format may have other fields.
+        if (found := values["format"]) != FORMAT:
+            raise StateError(f"what is saved is of format {found}, this infer has {FORMAT}: {path}", RESTART)
+        return RunRecord(**{**values, "fingerprint": Fingerprint(**values["fingerprint"])})
+    except StateError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise StateError(f"what is saved is damaged: {path}", _RESTART) from error
-    if not is_whole:
-        raise StateError(f"what is saved is damaged: {path}", _RESTART)
-    if run is None:
-        raise StateError(f"what is saved is of format {format_}, this infer has {FORMAT}: {path}", _RESTART)
-    return run
+        raise StateError(f"what is saved is damaged: {path}", RESTART) from error
 
 
 def write_run(path: Path, run: RunRecord) -> None:
@@ -68,6 +67,7 @@ def write_run(path: Path, run: RunRecord) -> None:
     values = asdict(run)
     file = storage.NewFile(path.with_name(f"{path.name}.tmp"))
     try:
+        # The standard library's JSON: it gives back names that are no UTF-8, and numbers of any size.
         file.write(json.dumps({**values, "sha256": _digest(values)}, indent=2).encode() + b"\n")
         file.commit()
         storage.rename(file.path, path, replace=True)

@@ -6,7 +6,7 @@
     seg-000001...   results of rows, written once each
 
 A segment counts when its line is in the journal, and the line is written when the segment has reached the disk. What is
-in the directory and in no line was left by a crash, and is removed. Every file but the journal appears by a rename.
+in the directory and in no line was left by a crash, and is removed. What is written once appears by a rename.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from infer.io.journal import (
 from infer.io.lock import Holder, RunLock
 from infer.io.merge import merge_segments
 from infer.io.row_set import RowSet
-from infer.io.run_record import now, read_run, write_run
+from infer.io.run_record import RESTART, now, read_run, write_run
 from infer.io.saved_run import SavedRun
 from infer.io.segment import ROW, is_intact, read_segment, result_table, write_segment
 from infer.io.suspects import find_suspects
@@ -67,8 +67,8 @@ class RunState:
         self._journal: Journal | None = None
         self._holder = Holder.this_process(argv)
         self._clear()
-        storage.make_directory(directory)
         self._lock = RunLock(directory / LOCK, self._holder)
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +79,10 @@ class RunState:
     def close(self) -> None:
         """Give the lock back. What is of no use to a later run goes with it: a run of which nothing is saved, and that
         did not die."""
+        if self._is_closed:
+            # What lies there is another's by now.
+            return
+        self._is_closed = True
         with suppress(StorageError):
             if self._journal is not None and self._is_forgettable():
                 self.discard()
@@ -92,8 +96,7 @@ class RunState:
     @property
     def suspects(self) -> Suspects:
         """Rows that were there when earlier attempts died."""
-        assert self._journal is not None
-        return find_suspects(self._journal.records, self.saved, self._holder.host, self._holder.boot_id)
+        return find_suspects(self._begun.records, self.saved, self._holder.host, self._holder.boot_id)
 
     def recover(self) -> None:
         """Take up the run that is there, if there is one.
@@ -106,6 +109,9 @@ class RunState:
         if self.run is None:
             self._remove_others()
         else:
+            # Without it, all that is saved would look like what a crash has left.
+            if JOURNAL not in storage.list_names(self.directory):
+                raise StateError(f"there is no journal: {self.directory / JOURNAL}", RESTART)
             self._journal = Journal(self.directory / JOURNAL)
             self._load_progress()
 
@@ -126,8 +132,7 @@ class RunState:
 
     def note(self, record: JournalRecord) -> None:
         """Append what is of use only after a death."""
-        assert self._journal is not None
-        self._journal.note(record)
+        self._begun.note(record)
 
     def note_stop(self, reason: str = "at once") -> None:
         """The process is about to end because it was told to, which is no row's fault. From any thread."""
@@ -137,14 +142,15 @@ class RunState:
 
     def save(self, records: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
         """Rows with their results. They are saved when this returns."""
-        assert self._journal is not None
-        segment = self._write(result_table(records, schema), _count_failures(records))
-        self._journal.commit(segment)
+        table = result_table(records, schema)
+        rows = table[ROW].to_pylist()
+        for row in rows:
+            assert row not in self.saved, f"row {row} was saved before"
+        segment = self._write(table)
+        self._begun.commit(segment)
         self.progress.add(segment)
-        for record in records:
-            row = record[ROW]
-            assert isinstance(row, int)
-            assert self.saved.add(row), f"row {row} was saved before"
+        for row in rows:
+            self.saved.add(row)
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """The results of all rows, in order.
@@ -158,33 +164,30 @@ class RunState:
 
     def note_publish(self, files: Sequence[FileRecord], output: OutputRecord) -> None:
         """Files of this content are about to take the output's name."""
-        assert self._journal is not None
         record = PublishRecord(tuple(files), output.to_json())
-        self._journal.commit(record)
+        self._begun.commit(record)
         self.progress.add(record)
 
     def finish(self) -> None:
         """The output is there: the segments go."""
-        assert self._journal is not None
         assert self.run is not None
         names = list(self.progress.segments)
         record = FinalRecord(self.run.num_rows, self.progress.failures)
-        self._journal.commit(record)
+        self._begun.commit(record)
         self.progress.add(record)
         for name in names:
             storage.remove(self.directory / name)
 
     def reopen(self, tables: Iterator[pa.Table]) -> None:
         """After the end, keep the rows of `tables` only; the others are to be run again."""
-        assert self._journal is not None
         assert self.progress.final is not None
         segments = []
         for table in tables:
             if table.num_rows:
-                segments.append(self._write(table, _count_codes(table)))
+                segments.append(self._write(table))
                 self.progress.num_segments_ever += 1
         record = ReopenRecord(tuple(segments))
-        self._journal.commit(record)
+        self._begun.commit(record)
         self._load_progress()
 
     def discard(self) -> None:
@@ -199,25 +202,30 @@ class RunState:
         self._clear()
         self._remove_others()
 
+    @property
+    def _begun(self) -> Journal:
+        """The journal of the run that was begun or recovered."""
+        assert self._journal is not None, f"no run in {self.directory}"
+        return self._journal
+
     def _is_forgettable(self) -> bool:
-        progress = self.progress
-        has_no_output = progress.publish is None and progress.final is None and progress.replaced is None
-        is_nothing_saved = not self.saved and has_no_output
+        """By the journal: `progress` and `saved` may be half loaded when something goes wrong."""
+        lasting = (SegmentRecord, PublishRecord, FinalRecord, ReopenRecord)
+        is_nothing_saved = not any(isinstance(record, lasting) for record in self._begun.records)
         return is_nothing_saved and self.suspects.num_deaths == 0
 
     def _load_progress(self) -> None:
-        assert self._journal is not None
         assert self.run is not None
         self._clear()
-        self.progress = SavedRun.of(self._journal.records)
+        self.progress = SavedRun.of(self._begun.records)
         for segment in list(self.progress.segments.values()):
             path = self.directory / segment.name
             if is_intact(path, segment.num_bytes, segment.sha256):
-                self._add_saved(read_segment(path)[ROW].to_pylist(), segment.name)
+                self._add_saved(read_segment(path, [ROW])[ROW].to_pylist(), segment.name)
             else:
                 self.notes.append(f"a segment of {segment.num_rows:,} saved rows is damaged, they run again: {path}")
                 drop = DropRecord(segment.name)
-                self._journal.commit(drop)
+                self._begun.commit(drop)
                 self.progress.add(drop)
         self._remove_others()
 
@@ -237,20 +245,17 @@ class RunState:
             if name not in kept:
                 storage.remove(self.directory / name)
 
-    def _write(self, table: pa.Table, failures: Mapping[str, int]) -> SegmentRecord:
+    def _write(self, table: pa.Table) -> SegmentRecord:
         name = f"seg-{self.progress.num_segments_ever + 1:06}.parquet"
         aside = self.directory / f"{name}.tmp"
         num_bytes, sha256 = write_segment(aside, table)
-        storage.rename(aside, self.directory / name, replace=True)
-        rows = table[ROW]
-        return SegmentRecord(
-            name, table.num_rows, rows[0].as_py(), rows[-1].as_py(), num_bytes, sha256, now(), failures
-        )
-
-
-def _count_failures(records: Sequence[Mapping[str, object]]) -> dict[str, int]:
-    return dict(Counter(str(record["error_code"]) for record in records if record["error_code"] is not None))
-
-
-def _count_codes(table: pa.Table) -> dict[str, int]:
-    return dict(Counter(code for code in table["error_code"].to_pylist() if code is not None))
+        try:
+            storage.rename(aside, self.directory / name, replace=True)
+        except StorageError:
+            # So that it can be tried again.
+            with suppress(StorageError):
+                storage.remove(aside)
+            raise
+        first_row, last_row = table[ROW][0].as_py(), table[ROW][-1].as_py()
+        failures = Counter(code for code in table["error_code"].to_pylist() if code is not None)
+        return SegmentRecord(name, table.num_rows, first_row, last_row, num_bytes, sha256, now(), dict(failures))

@@ -37,7 +37,7 @@ class SavedRun:
         match record:
             case SegmentRecord():
                 self.segments[record.name] = record
-                self.num_segments_ever += 1
+                self._count(record)
             case DropRecord():
                 self.segments.pop(record.name, None)
             case PublishRecord():
@@ -50,7 +50,12 @@ class SavedRun:
                 self.replaced = self.publish
                 self.final = self.publish = None
                 self.segments = {segment.name: segment for segment in record.segments}
-                self.num_segments_ever += len(record.segments)
+                for segment in record.segments:
+                    self._count(segment)
+
+    def _count(self, segment: SegmentRecord) -> None:
+        # By its name: a journal that somebody has shortened must not lead to a name that is taken.
+        self.num_segments_ever = max(self.num_segments_ever, int(segment.name[len("seg-") : -len(".parquet")]))
 
     @property
     def failures(self) -> dict[str, int]:

@@ -51,16 +51,17 @@ def is_intact(path: Path, num_bytes: int, sha256: str) -> bool:
     return data is not None and len(data) == num_bytes and hashlib.sha256(data).hexdigest() == sha256
 
 
-def read_segment(path: Path) -> pa.Table:
-    """All of it.
+def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Those of its columns; without a list, all.
 
     Raises:
         StateError: it is gone or damaged.
     """
     data = read_bytes(path)
     try:
-        return pq.read_table(pa.BufferReader(data or b""), page_checksum_verification=True)
-    except pa.ArrowException as error:
+        return pq.read_table(pa.BufferReader(data or b""), columns=columns, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        # Arrow's own OSError: a page whose checksum is wrong.
         raise StateError(
             f"a segment of saved rows cannot be read: {path}", "run the same command again: its rows are run again"
         ) from error

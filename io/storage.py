@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _BUFFER_BYTES = 1 << 20
+_MAX_TRIES = 100
 
 
 class NewFile:
@@ -111,10 +112,11 @@ class AppendFile:
         self._has_failed = False
         with refusals("write", path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._is_closed = False
 
     def append(self, data: bytes) -> None:
-        if self._has_failed:
-            raise StorageError(f"cannot write {self.path}: it failed before")
+        if self._has_failed or self._is_closed:
+            raise StorageError(f"cannot write {self.path}: it {'is closed' if self._is_closed else 'failed before'}")
         self._has_failed = True
         with refusals("write", self.path):
             _write_all(self._descriptor, data)
@@ -130,8 +132,11 @@ class AppendFile:
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        with suppress(OSError):
-            os.close(self._descriptor)
+        """Once: its number may be another file's afterwards."""
+        is_closed, self._is_closed = self._is_closed, True
+        if not is_closed:
+            with suppress(OSError):
+                os.close(self._descriptor)
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -148,7 +153,7 @@ def read_bytes(path: Path) -> bytes | None:
             while piece := os.read(descriptor, _BUFFER_BYTES):
                 pieces.append(piece)
     finally:
-        os.close(descriptor)
+        close(descriptor)
     return b"".join(pieces)
 
 
@@ -200,11 +205,11 @@ def rename_directory(source: Path, target: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Nothing happens where it is there."""
+    """Returns when its name has reached the disk, also where it was there: who made it may have been killed since."""
     try:
         os.mkdir(path, 0o777)
     except FileExistsError:
-        return
+        pass
     except OSError as error:
         raise refused("create", path, error) from error
     sync_directory(path.parent)
@@ -226,7 +231,8 @@ def remove_directory(path: Path) -> None:
     """A directory of files, and these first; nothing happens where it is gone."""
     with refusals("remove", path), suppress(FileNotFoundError):
         for name in os.listdir(path):
-            os.unlink(path / name)
+            with suppress(FileNotFoundError):
+                os.unlink(path / name)
         os.rmdir(path)
 
 
@@ -237,29 +243,44 @@ def sync_directory(path: Path) -> None:
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            close(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Of what has been read or synced: there is nothing left that could go wrong."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def open_locked(path: Path) -> int | None:
-    """A descriptor of `path`, which is made where it is missing, under an exclusive lock that ends with the process.
-    None where another process has it.
+    """A descriptor of `path`, which is made where it is missing, and its directory too, under an exclusive lock that
+    ends with the process. None where another process has it.
     """
-    while True:
+    for num_left in reversed(range(_MAX_TRIES)):
+        make_directory(path.parent)
         with refusals("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                # Whoever had it before may have removed the directory. It is made again, but not for ever: it may be
+                # a link that leads nowhere.
+                if num_left:
+                    continue
+                raise
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(descriptor)
+                close(descriptor)
                 return None
             except BaseException:
-                os.close(descriptor)
+                close(descriptor)
                 raise
             # Whoever had it before may have removed the file: then this is the lock of nothing.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     return descriptor
-            os.close(descriptor)
+            close(descriptor)
+    raise StorageError(f"cannot lock {path}: it was removed {_MAX_TRIES} times meanwhile")
 
 
 def rewrite(descriptor: int, path: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from echo_engine import EchoEngine, identify_echo
+from job_flags import run_flags
 
 from infer.cli.config import JobConfig
+from infer.cli.error_limit import parse_error_limit
 from infer.cli.errors import UsageError
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
@@ -288,6 +291,149 @@ def test_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path, capsys, numb
     assert f"resuming: {stopped.rows} of 20 rows saved" in capsys.readouterr().err.splitlines()
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(row["_row"], row["response"]) for row in rows] == [(number, f"a{number}") for number in range(20)]
+
+
+def test_rows_to_standard_output_come_in_order_and_nothing_is_saved(tmp_path, capsysbinary, monkeypatch):
+    # Short answers end first, long ones hold up those behind them.
+    texts = ["x" * (1 + 7 * number % 40) for number in range(50)]
+    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": text} for text in texts], "{oops")
+    monkeypatch.chdir(tmp_path)
+    summary = run(source, "-")
+    assert (summary.rows, summary.rows_failed, summary.output, summary.exit_code) == (51, 1, "-", 3)
+    captured = capsysbinary.readouterr()
+    rows = [json.loads(line) for line in captured.out.splitlines()]
+    assert [row["_row"] for row in rows] == list(range(51))
+    assert [row["response"] for row in rows] == [*texts, None]
+    assert captured.err.splitlines()[0] == (
+        b"rows go to standard output: nothing is saved, a run that is stopped begins again at the first row"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_rows_to_standard_output_are_read_ahead_only_so_far(tmp_path, capsysbinary):
+    """The first row is long: all behind it wait, in memory, until it is done."""
+    source = write_jsonl(tmp_path / "in.jsonl", {"text": "x" * 2000}, *[{"text": "a"}] * 5000)
+    asked: list[int] = []
+
+    class NotingEngine(EchoEngine):
+        def add_request(self, request: Any) -> None:
+            asked.append(request.request_id)
+            super().add_request(request)
+
+        def step(self) -> list[Any]:
+            completions = super().step()
+            if 0 in {each.request_id for each in completions}:
+                most.append(max(asked))
+            return completions
+
+    most: list[int] = []
+    engine = NotingEngine(max_num_seqs=512, max_model_len=5000)
+    run(source, "-", engine, engine=EngineConfig(max_num_seqs=512), sampling={"max_tokens": 2000})
+    assert capsysbinary.readouterr().out.count(b"\n") == 5001
+    assert len(most) == 1
+    assert most[0] < 1024 + 64
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_of_a_run_to_standard_output_says_that_it_begins_again(tmp_path, capsysbinary, number):
+    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": f"a{number}"} for number in range(20)])
+
+    class InterruptedEngine(EchoEngine):
+        def step(self) -> list[Any]:
+            if self._num_finished >= 8:
+                os.kill(os.getpid(), number)
+            return super().step()
+
+    stopped = run(source, "-", InterruptedEngine())
+    assert (stopped.exit_code, stopped.output) == (130 if number == signal.SIGINT else 75, None)
+    captured = capsysbinary.readouterr()
+    said, hint = captured.err.decode().splitlines()[-2:]
+    assert said == ("interrupted" if number == signal.SIGINT else "stopped by SIGTERM")
+    assert hint == "hint: nothing is saved, a run that is stopped begins again at the first row"
+    assert captured.out.count(b"\n") == stopped.rows
+
+
+def test_run_to_standard_output_that_gives_up_says_so(tmp_path, capsysbinary):
+    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": ""}] * 3, *[{"text": "a"}] * 5000)
+    limit = parse_error_limit("record", "2")
+    summary = run(source, "-", error_limit=limit, allow_errors=True)
+    assert (summary.exit_code, summary.output) == (3, None)
+    captured = capsysbinary.readouterr()
+    assert captured.err.decode().splitlines()[-2:] == [
+        "3 rows failed, --max-errors 2 allows 2",
+        "hint: run again without it; with -o NAME, what is done is saved",
+    ]
+    assert captured.out.count(b"\n") < 5003
+
+
+PIPED_JOB = """
+import sys
+from echo_engine import EchoEngine, identify_echo
+from infer.cli.config import JobConfig
+from infer.cli.errors import error_message, exit_code
+from infer.cli.job import run_job
+from infer.cli.prompt import PromptSpec
+from infer.cli.stdout import checked_stdout
+config = JobConfig((sys.argv[1],), "-", seed=0, prompt=PromptSpec(prompt_column="text"))
+try:
+    with checked_stdout():
+        run_job(config, lambda *_: EchoEngine(max_num_seqs=64), identify_echo)
+except Exception as error:
+    print(error_message(error), file=sys.stderr)
+    sys.exit(exit_code(error))
+"""
+
+
+def test_run_whose_reader_has_gone_ends(tmp_path):
+    source = write_jsonl(tmp_path / "in.jsonl", *[{"text": "a" * 100}] * 20_000)
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    command = [sys.executable, "-c", PIPED_JOB, source]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert json.loads(process.stdout.readline())["_row"] == 0
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+    assert process.returncode == 7
+    assert errors.endswith("error: nobody reads standard output any more\n")
+
+
+def test_rows_may_come_from_standard_input(tmp_path, monkeypatch):
+    lines = "".join(f"{json.dumps({'text': f'a{number}'})}\n" for number in range(5))
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        summary = run("-", tmp_path / "out.jsonl")
+    assert summary.rows_resumed == 5
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["_row"], row["response"]) for row in rows] == [(number, f"a{number}") for number in range(5)]
+
+
+def test_run_may_lie_among_its_inputs(tmp_path):
+    """What it saves beside its output is no input of the run that goes on."""
+
+    class BreaksDown(EchoEngine):
+        def step(self) -> list[Any]:
+            if self._num_finished:
+                raise ConnectionError
+            return super().step()
+
+        def recover(self, error: Exception) -> list[Any]:
+            raise error
+
+    pq.write_table(pa.table({"text": [f"a{number}" for number in range(12)]}), tmp_path / "in.parquet")
+    with pytest.raises(ConnectionError):
+        run(str(tmp_path), tmp_path / "out.parquet", BreaksDown())
+    assert run(str(tmp_path), tmp_path / "out.parquet").rows_resumed > 0
+
+
+def test_names_and_texts_need_not_be_unicode(tmp_path):
+    source = write_jsonl(tmp_path / os.fsdecode(b"in\xff.jsonl"), {"text": "a"})
+    output = tmp_path / os.fsdecode(b"out\xff.jsonl")
+    summary = run_flags(source, "-o", str(output), "--seed", str(2**70), "--max-tokens", str(2**70))
+    assert (summary.rows, summary.exit_code) == (1, 0)
+    again = run_flags(source, "-o", str(output), "--seed", str(2**70), "--max-tokens", str(2**70))
+    assert again.rows_resumed == 1
+    # A prompt that is none is the rows' mistake.
+    bad = run_flags(source, "-o", str(tmp_path / "bad.jsonl"), "--prompt", os.fsdecode(b"\xff {text}"))
+    assert (bad.rows_failed, bad.exit_code) == (1, 3)
 
 
 def test_twenty_thousand_rows_pass_through_a_bounded_window(tmp_path):

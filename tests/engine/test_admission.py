@@ -88,6 +88,20 @@ def test_a_higher_class_is_begun_at_the_cost_of_a_lower_one():
     assert planned(output) == {high: 8}
 
 
+def test_those_of_one_class_are_looked_at_again_when_one_of_a_lower_gave_way():
+    scheduler = make_scheduler(10, 4, enable_admission_control=True, scheduling_policy="priority")
+    same, low = make_sequence(4, max_tokens=12, priority=0), make_sequence(15, max_tokens=4, priority=1)
+    scheduler.add(same)
+    scheduler.add(low)
+    assert planned(run_step(scheduler)) == {same: 4, low: 15}
+    first, second = (make_sequence(20, max_tokens=2, priority=0) for _ in range(2))
+    scheduler.add(first)
+    scheduler.add(second)
+    output = run_step(scheduler)
+    assert output.preempted == {low: first}
+    assert planned(output) == {same: 1, first: 20}, "the two will need all the blocks"
+
+
 def test_the_limit_of_an_answer_is_what_its_prompt_leaves_of_the_longest_sequence():
     request = make_sequence(30, max_tokens=100_000).request
     assert Sequence(request).max_output_tokens == 100_000

@@ -66,6 +66,33 @@ def test_block_states_follow_every_operation():
     pool.check()
 
 
+def test_block_that_three_hold_is_still_shared_when_one_lets_go():
+    pool = BlockPool(1)
+    blocks = pool.allocate(1)
+    pool.touch(blocks)
+    pool.touch(blocks)
+    pool.free(blocks)
+    assert pool.block_states() == bytes([SHARED])
+    pool.check()
+
+
+def test_events_tell_in_order_what_was_given_freed_and_evicted():
+    pool = BlockPool(3)
+    a, b, c = pool.allocate(3)
+    first, second = hash_block(None, [1]), hash_block(None, [2])
+    pool.cache(a, first)
+    pool.cache(b, second)
+    pool.touch([c])
+    pool.free([b, c, a])
+    pool.allocate(2)
+    assert pool.evicted == {2: second, 1: first}
+    events = pool.take_events()
+    assert (events.given, events.freed) == ([1, 2, 3, 2, 1], [2, 1])
+    assert list(events.evicted.items()) == [(2, second), (1, first)]
+    nothing = pool.take_events()
+    assert (nothing.given, nothing.freed, nothing.evicted) == ([], [], {})
+
+
 def test_double_free_is_caught():
     pool = BlockPool(1)
     blocks = pool.allocate(1)
@@ -86,6 +113,61 @@ def test_lookup_compares_tokens_when_digests_collide():
     assert pool.lookup(BlockHash(b"same", BlockHash(b"same", None, (1, 2)), (3, 4))) is blocks[1]
     assert pool.lookup(BlockHash(b"same", None, (3, 4))) is blocks[2]
     assert pool.lookup(BlockHash(b"same", None, (5, 6))) is None
+
+
+def test_block_is_found_when_another_of_the_same_content_has_been_evicted():
+    pool = BlockPool(2)
+    key = hash_block(None, [1, 2])
+    a, b = pool.allocate(2)
+    pool.cache(a, key)
+    pool.cache(b, key)
+    pool.free([a])
+    pool.allocate(1)
+    assert pool.lookup(key) is b
+    pool.check()
+
+
+def give_out_the_null_block(pool):
+    pool.null_block.ref_cnt = 1
+
+
+def queue_the_null_block(pool):
+    pool.null_block.next_free = pool.null_block
+
+
+def hold_a_block_twice(pool):
+    (block,) = pool.allocate(1)
+    block.ref_cnt = 2
+
+
+def hold_a_free_block(pool):
+    blocks = pool.allocate(1)
+    pool.free(blocks)
+    blocks[0].ref_cnt = 1
+
+
+def forget_a_hash(pool):
+    (block,) = pool.allocate(1)
+    pool.cache(block, hash_block(None, [1]))
+    block.block_hash = None
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (give_out_the_null_block, "^the null block was given out$"),
+        (queue_the_null_block, "^the null block is in the free queue$"),
+        (hold_a_block_twice, r"Block\(1, ref_cnt=2, hashed=False\)"),
+        (hold_a_free_block, r"\(2, 1, 2\)"),
+        (forget_a_hash, "^$"),
+    ],
+)
+def test_check_finds_what_was_done_behind_the_pools_back(damage, message):
+    pool = BlockPool(2)
+    pool.check()
+    damage(pool)
+    with pytest.raises(AssertionError, match=message):
+        pool.check()
 
 
 def test_digest_depends_on_tokens_and_on_the_parent():

@@ -90,6 +90,7 @@ def test_victim_that_is_about_to_copy_is_swapped_out_from_where_the_copy_comes_f
     output = scheduler.schedule()
     # The first and the second were to copy block 2, into 3 and 4, when the urgent one took the place of two of them.
     assert list(output.swapped_out) == [third, second]
+    assert (scheduler.counters.num_swaps, scheduler.counters.num_preemptions) == (2, 2)
     assert [source for source, _ in output.transfers.out] == [1, 2, 1, 2]
     assert output.transfers.within == ((2, 3),)
     assert block_ids(urgent) == [2, 4]

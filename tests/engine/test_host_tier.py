@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from schedulers import ShadowCache, block_ids, make_scheduler, make_sequence, run_step
 
+from infer.engine.cost_model import CostModel
 from infer.engine.sequence import SequenceStatus
 
 
@@ -79,6 +80,26 @@ def test_recompute_copies_nothing():
     scheduler = make_scheduler(4, 2, num_host_blocks=8, preemption_mode="recompute")
     _, second, output = swapped_out(scheduler, ShadowCache(2))
     assert (second.status, output.transfers.out) == (SequenceStatus.WAITING, ())
+
+
+@pytest.mark.parametrize(
+    ("bus_bandwidth", "status"), [(2.1, SequenceStatus.SWAPPED), (2.0, SequenceStatus.WAITING)], ids=["less", "as much"]
+)
+def test_victim_is_copied_where_that_costs_less_than_to_compute_it_again(bus_bandwidth, status):
+    # A second for each of the four tokens that are computed again, against eight tokens that go out and come back.
+    costs = CostModel(
+        num_parameters=1,
+        bytes_per_parameter=1,
+        bytes_per_cached_token=1,
+        flops=2,
+        bandwidth=1,
+        bus_bandwidth=bus_bandwidth,
+        seconds_per_step=0,
+    )
+    scheduler = make_scheduler(4, 2, num_host_blocks=8, preemption_mode="auto", cost_model=costs)
+    _, second, _ = swapped_out(scheduler, ShadowCache(2))
+    assert second.status is status
+    scheduler.check()
 
 
 def test_prefix_of_two_swapped_sequences_is_copied_once():

@@ -17,6 +17,14 @@ def test_prompt_is_computed_in_chunks_of_the_budget_and_sampled_at_its_end():
     assert block_ids(sequence) == [1, 2, 3, 4, 5]
 
 
+def test_arrival_is_how_many_came_before():
+    scheduler = make_scheduler(16, 4)
+    sequences = [make_sequence(3) for _ in range(3)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    assert [sequence.arrival for sequence in sequences] == [0, 1, 2]
+
+
 def test_running_sequences_are_served_before_waiting_ones():
     scheduler = make_scheduler(16, 4, max_num_batched_tokens=8)
     first, second = make_sequence(4), make_sequence(12)
@@ -85,6 +93,21 @@ def test_the_last_running_is_preempted_and_computes_again_from_the_front_of_the_
     assert planned(run_step(scheduler)) == {second: 5, third: 1}
     assert scheduler.counters.num_preemptions == 1
     assert scheduler.counters.tokens_wasted == 4
+
+
+def test_nobody_is_begun_in_a_step_in_which_one_that_runs_finds_no_room():
+    scheduler = make_scheduler(4, 2, enable_prefix_caching=False, long_prefill_token_threshold=2)
+    first, second = make_sequence(3, max_tokens=4), make_sequence(4, max_tokens=4)
+    scheduler.add(first)
+    scheduler.add(second)
+    run_step(scheduler)
+    run_step(scheduler)
+    assert scheduler.kv_cache_manager.pool.num_free_blocks == 0
+    output = run_step(scheduler)
+    # Its blocks are free now, and a first chunk of it would fit them.
+    assert output.preempted == {second: second}
+    assert planned(output) == {first: 1}
+    assert planned(run_step(scheduler)) == {first: 1, second: 2}
 
 
 def test_a_sequence_gives_way_itself_where_nobody_is_served_after_it():

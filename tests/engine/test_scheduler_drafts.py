@@ -91,6 +91,19 @@ def test_drafts_of_a_prompt_that_is_not_computed_yet_are_dropped():
     assert sequence.draft_token_ids == []
 
 
+def test_plan_leaves_no_drafts_to_those_that_it_does_not_take_to_their_last_token():
+    scheduler = make_scheduler(16, 4, max_num_batched_tokens=4, scheduling_policy="priority")
+    unserved, partial = make_sequence(2, priority=1), make_sequence(20, priority=0)
+    scheduler.add(unserved)
+    run_step(scheduler)
+    scheduler.add(partial)
+    run_step(scheduler)
+    for sequence in (unserved, partial):
+        sequence.draft_token_ids = [7, 7]
+    assert planned(scheduler.schedule()) == {partial: 4}
+    assert (unserved.draft_token_ids, partial.draft_token_ids) == ([], [])
+
+
 def test_drafts_do_not_outgrow_the_answer():
     scheduler = make_scheduler(16, 4)
     sequence = make_sequence(3, max_tokens=4)

@@ -57,6 +57,31 @@ def test_nobody_is_preempted_for_one_whom_that_would_not_help():
     assert planned(run_step(scheduler)) == {equal: 1, low: 1}
 
 
+def test_nobody_is_preempted_for_a_chunk_that_the_victims_budget_makes_too_long():
+    limits = {"max_num_batched_tokens": 10, "enable_prefix_caching": False}
+    scheduler = make_scheduler(5, 4, scheduling_policy="priority", **limits)
+    equal, low = make_sequence(8, priority=0), make_sequence(2, priority=1)
+    add_all(scheduler, equal, low)
+    run_step(scheduler)
+    scheduler.add(make_sequence(20, priority=0))
+    output = run_step(scheduler)
+    # One block is free and one is the low one's. Eight tokens would fit the two, but nine are left of the budget then.
+    assert output.preempted == {}
+    assert planned(output) == {equal: 1, low: 1}
+
+
+def test_others_find_a_seat_behind_one_that_took_a_victims_place():
+    scheduler = make_scheduler(4, 4, scheduling_policy="priority", max_num_seqs=3, enable_prefix_caching=False)
+    low = make_sequence(15, priority=1)
+    scheduler.add(low)
+    run_step(scheduler)
+    highs = [make_sequence(3, priority=0) for _ in range(4)]
+    add_all(scheduler, *highs)
+    output = run_step(scheduler)
+    assert output.preempted == {low: highs[0]}
+    assert planned(output) == dict.fromkeys(highs[:3], 3)
+
+
 def test_sequence_whose_blocks_of_this_step_are_shared_is_no_victim_of_it():
     prompt = list(range(8))
     scheduler = make_scheduler(7, 4, scheduling_policy="priority", max_num_batched_tokens=12)
@@ -104,14 +129,28 @@ def test_short_prompts_pass_more_long_ones_than_there_are_seats():
     assert planned(run_step(scheduler)) == {longs[0]: 4, short: 3}
 
 
+@pytest.mark.parametrize(("num_longs", "is_begun"), [(7, True), (8, False)])
+def test_no_more_are_passed_over_in_a_step_than_four_for_each_seat(num_longs, is_begun):
+    limits = {"long_prefill_token_threshold": 4, "max_long_partial_prefills": 1}
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=20, max_num_seqs=2, **limits)
+    begun = make_sequence(30)
+    scheduler.add(begun)
+    run_step(scheduler)
+    short = make_sequence(3)
+    add_all(scheduler, *(make_sequence(30) for _ in range(num_longs)), short)
+    assert planned(run_step(scheduler)) == {begun: 4} | ({short: 3} if is_begun else {})
+
+
 def test_victim_is_who_loses_least_work_where_that_is_asked_for():
     scheduler = make_scheduler(8, 2, enable_prefix_caching=False, preemption_victim="least-waste")
     first, little, much = make_sequence(5), make_sequence(3), make_sequence(5)
     add_all(scheduler, first, little, much)
     run_step(scheduler)
     assert scheduler.kv_cache_manager.pool.num_free_blocks == 0
-    preempted = [list(run_step(scheduler).preempted) for _ in range(2)]
-    assert preempted == [[], [little]]
+    assert planned(run_step(scheduler)) == {first: 1, little: 1, much: 1}
+    output = run_step(scheduler)
+    assert output.preempted == {little: first}
+    assert planned(output) == {first: 1, much: 1}, "those behind a victim are served"
 
 
 def test_victim_is_who_came_last():
@@ -169,6 +208,30 @@ def test_long_prefills_share_a_small_budget_fairly():
     add_all(scheduler, first, second)
     assert planned(run_step(scheduler)) == {first: 10, second: 2}
     assert planned(run_step(scheduler)) == {first: 6, second: 6}
+
+
+def test_share_of_a_long_prefill_is_of_those_that_are_long():
+    scheduler = make_scheduler(64, 4, max_num_batched_tokens=13, long_prefill_token_threshold=10)
+    answering = make_sequence(2)
+    scheduler.add(answering)
+    run_step(scheduler)
+    first, second, third = (make_sequence(40) for _ in range(3))
+    add_all(scheduler, first, second, third)
+    assert planned(run_step(scheduler)) == {answering: 1, first: 10, second: 2}
+    scheduler.abort(third)
+    assert planned(run_step(scheduler)) == {answering: 1, first: 6, second: 6}
+
+
+def test_scheduler_that_is_paused_altogether_preempts_nobody():
+    scheduler = make_scheduler(16, 4, max_num_seqs=1)
+    running, waiting = make_sequence(3), make_sequence(3)
+    add_all(scheduler, running, waiting)
+    run_step(scheduler, lambda _: None)
+    scheduler.pause = Pause.ALL
+    assert run_step(scheduler).preempted == {}
+    scheduler.pause = Pause.NOTHING
+    output = run_step(scheduler)
+    assert (output.preempted, planned(output)) == ({running: running}, {waiting: 3})
 
 
 def test_paused_scheduler_loses_nothing():

@@ -29,6 +29,17 @@ def test_blocks_that_no_query_sees_any_more_are_given_back():
     assert scheduler.kv_cache_manager.pool.num_free_blocks == 7
 
 
+def test_nothing_is_given_back_before_the_window_is_full():
+    scheduler = make_scheduler(9, 1, window=4)
+    scheduler.add(sequence := make_sequence(2))
+    tables = []
+    for _ in range(4):
+        run_step(scheduler)
+        tables.append(block_ids(sequence))
+    # The query at 3 sees 0 to 3, the one at 4 no more of the first.
+    assert tables == [[1, 2], [1, 2, 3], [1, 2, 3, 4], [0, 2, 3, 4, 5]]
+
+
 def test_sequence_with_a_window_never_holds_more_than_its_window_and_a_chunk():
     scheduler = make_scheduler(30, 2, window=5, max_num_batched_tokens=4)
     sequence = make_sequence(40, max_tokens=8)

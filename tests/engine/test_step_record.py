@@ -15,6 +15,7 @@ def record(scheduler):
 
 def test_step_tells_who_got_what():
     scheduler = make_scheduler(8, 4)
+    assert scheduler.last_step is None
     a, b = make_sequence(6, max_tokens=3), make_sequence(3, max_tokens=1)
     scheduler.add(a)
     scheduler.add(b)
@@ -83,6 +84,16 @@ def test_step_tells_who_was_swapped_out_and_in_and_how_many_blocks_were_copied()
     assert (back.blocks_to_host, back.blocks_from_host, back.hit_tokens) == (0, 1, 0), "the other was still there"
     assert (back.recomputed_tokens, back.prefill_tokens, back.decode_tokens) == (0, 0, 1)
     assert f"swapped in {second.request_id}; copied 0 to host 1 from host;" in str(back)
+
+
+def test_hits_of_a_step_are_those_of_all_that_it_begins():
+    prompt = list(range(8))
+    scheduler = make_scheduler(16, 4)
+    scheduler.add(make_sequence(prompt, max_tokens=1))
+    run_step(scheduler)
+    for last in (20, 21):
+        scheduler.add(make_sequence([*prompt, last]))
+    assert record(scheduler).hit_tokens == 16
 
 
 def test_step_tells_of_hits_and_evictions():

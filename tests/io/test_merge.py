@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("response", pa.string()), ("_row", pa.int64())])
 def segments_of(groups: list[list[int]]) -> tuple[list[SegmentRecord], dict[str, pa.Table]]:
     records, tables = [], {}
     for number, rows in enumerate(groups):
-        name = f"seg-{number}"
+        name = f"seg-{number:06}.parquet"
         records.append(SegmentRecord(name, len(rows), min(rows), max(rows), 0, "", ""))
         values = [{"response": None if row % 5 == 3 else f"r{row}", "_row": row} for row in sorted(rows)]
         tables[name] = pa.Table.from_pylist(values, SCHEMA)
@@ -63,9 +63,9 @@ def test_segments_are_read_when_their_rows_come_up() -> None:
 
     batches = merge_segments(records[::-1], read_segment, 8)
     assert next(batches)["_row"].to_pylist() == [0]
-    assert read == ["seg-0"]
+    assert read == ["seg-000000.parquet"]
     assert next(batches)["_row"].to_pylist() == [1, 2, 3]
-    assert read == ["seg-0", "seg-1"]
+    assert read == ["seg-000000.parquet", "seg-000001.parquet"]
     assert [batch["_row"].to_pylist() for batch in batches] == [[4, 5], [6, 7]]
 
 

@@ -72,13 +72,12 @@ def test_row_group_of_more_text_than_32_bits_can_count_is_read_in_bounded_memory
     tmp_path: Path, type_: pa.DataType
 ) -> None:
     num_rows = 2200
-    path = tmp_path / "a.parquet"
-    schema = pa.schema([("text", type_)])
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
-        for number in range(num_rows):
-            # Little enough that repeats for zstd to be small, enough that does not for it to be no bomb.
-            text = random.Random(number).randbytes(2048).hex() + "a" * MIB
-            writer.write_batch(pa.record_batch([pa.array([text], type_)], schema))
+    # Enough that repeats for the file to be small, enough that does not for it to be no bomb.
+    texts = [random.Random(number).randbytes(2048).hex() + "a" * MIB for number in range(20)]
+    chunks = [pa.array([text], type_) for text in texts]
+    column = pa.chunked_array([chunks[number % len(chunks)] for number in range(num_rows)])
+    options = {"row_group_size": num_rows, "compression": "zstd", "use_dictionary": False}
+    path = write(tmp_path / "a.parquet", {"text": column}, **options)
     assert pq.read_metadata(path).num_row_groups == 1
     assert pq.read_metadata(path).row_group(0).total_byte_size > 2**31
     before = pa.total_allocated_bytes()

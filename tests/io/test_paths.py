@@ -40,7 +40,15 @@ def test_input_files_keeps_the_order_given() -> None:
 
 
 def test_input_files_takes_of_a_directory_what_is_data() -> None:
-    touch("d/b.parquet", "d/a/x.parquet", "d/README.md", "d/_SUCCESS.parquet", "d/.c.parquet", "d/_infer/s.parquet")
+    touch(
+        "d/b.parquet",
+        "d/a/x.parquet",
+        "d/README.md",
+        "d/_SUCCESS.parquet",
+        "d/.c.parquet",
+        "d/_infer/s.parquet",
+        "d/o.infer/s.parquet",
+    )
     assert found("d") == ["d/a/x.parquet", "d/b.parquet"]
 
 

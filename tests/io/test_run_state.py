@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from infer.io import storage
+from infer.io import run_state, storage
 from infer.io.errors import LockedError, StateError, StorageError
 from infer.io.fingerprint import Fingerprint
 from infer.io.journal import (
@@ -100,6 +100,11 @@ def test_row_is_not_saved_twice(begun: RunState) -> None:
     begun.save(results(1), SCHEMA)
     with pytest.raises(AssertionError, match="row 1 was saved before"):
         begun.save(results(1), SCHEMA)
+    # And nothing of it is on the disk.
+    assert list(begun.progress.segments) == ["seg-000001.parquet"]
+    with pytest.raises(AssertionError, match="row 1 was saved before"):
+        begun.save(results(3, 2, 1), SCHEMA)
+    assert list(begun.saved) == [1]
 
 
 def test_segments_that_overlap_are_a_bug(begun: RunState, directory: Path) -> None:
@@ -250,3 +255,89 @@ def test_segment_that_cannot_be_written_leaves_nothing(
     assert len(begun.saved) == 0
     begun.save(results(1), SCHEMA)
     assert list(begun.saved) == [1]
+
+
+def test_segment_whose_rename_fails_can_be_saved_again(
+    begun: RunState, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.os, "rename", refuse)
+        with pytest.raises(StorageError, match="input/output error"):
+            begun.save(results(1), SCHEMA)
+    assert names(directory) == ["journal", "lock", "run.json"]
+    begun.save(results(1), SCHEMA)
+    assert list(begun.saved) == [1]
+
+
+@pytest.mark.parametrize("error", [StorageError("cannot read it"), KeyboardInterrupt()])
+def test_nothing_is_forgotten_by_a_run_that_ends_while_it_looks_at_what_is_saved(
+    begun: RunState, directory: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    begun.save(results(1, 2), SCHEMA)
+    begun.note_stop("SIGTERM")
+    begun.close()
+
+    def fail(*_: object) -> bool:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_state, "is_intact", fail)
+        with RunState(directory, []) as state, pytest.raises(type(error)):
+            state.recover()
+    with opened(directory) as state:
+        assert list(state.saved) == [1, 2]
+
+
+def test_run_that_ended_is_not_forgotten(begun: RunState, directory: Path) -> None:
+    begun.finish()
+    begun.close()
+    assert names(directory) == ["journal", "lock", "run.json"]
+
+
+def test_run_that_is_about_to_publish_is_not_forgotten(begun: RunState, directory: Path) -> None:
+    begun.note_publish([], OUTPUT)
+    begun.note_stop()
+    begun.close()
+    assert names(directory) == ["journal", "lock", "run.json"]
+
+
+def test_state_that_was_closed_leaves_alone_what_came_after_it(begun: RunState, directory: Path) -> None:
+    begun.note_stop()
+    begun.close()
+    with opened(directory) as state:
+        state.begin(run_record(5))
+        begun.close()
+        assert names(directory) == ["journal", "lock", "run.json"]
+        state.begin_attempt()
+        state.save(results(1), SCHEMA)
+
+
+def test_state_without_a_run_takes_nothing(directory: Path) -> None:
+    with opened(directory) as state:
+        state.note_stop()
+        with pytest.raises(AssertionError, match=f"no run in {directory}"):
+            state.note(StopRecord("x"))
+        assert names(directory) == ["lock"]
+
+
+def test_state_that_cannot_be_locked_leaves_what_is_there(begun: RunState, directory: Path) -> None:
+    before = names(directory)
+    with pytest.raises(LockedError):
+        RunState(directory, [])
+    assert names(directory) == before
+
+
+def test_run_whose_journal_is_gone_is_refused_and_keeps_its_segments(begun: RunState, directory: Path) -> None:
+    begun.save(results(1), SCHEMA)
+    begun.close()
+    (directory / "journal").unlink()
+    with (
+        RunState(directory, []) as state,
+        pytest.raises(StateError, match=f"^there is no journal: {directory}/journal$") as caught,
+    ):
+        state.recover()
+    assert "--restart" in caught.value.hint
+    assert "seg-000001.parquet" in names(directory)

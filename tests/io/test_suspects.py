@@ -18,7 +18,7 @@ from infer.io.suspects import Suspects, find_suspects
 ATTEMPT = AttemptRecord("2026-01-01T00:00:00+00:00", "here", "this boot", 1)
 REBOOTED = AttemptRecord("2026-01-01T00:00:00+00:00", "here", "an earlier boot", 1)
 ELSEWHERE = AttemptRecord("2026-01-01T00:00:00+00:00", "there", "another boot", 1)
-SEGMENT = SegmentRecord("seg", 1, 0, 0, 1, "", "")
+SEGMENT = SegmentRecord("seg-000001.parquet", 1, 0, 0, 1, "", "")
 
 
 def find(*records: JournalRecord, saved: tuple[int, ...] = ()) -> Suspects:

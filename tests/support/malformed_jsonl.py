@@ -228,10 +228,9 @@ CASES = [
         for what, line in {"key": b'{"te', "text": b'{"text": "a', "character": b'{"text": "\xe4\xbd'}.items()
     ),
     *(
-        Malformed(f"{what}.jsonl", constant(data), codes, (), said)
-        for what, (data, codes, said) in _whole_files().items()
+        Malformed(name, constant(data), codes, (), said)
+        for name, (data, codes, said) in (_whole_files() | _compressed_files()).items()
     ),
-    *(Malformed(name, constant(data), codes, (), said) for name, (data, codes, said) in _compressed_files().items()),
     *_mutations(),
     *_large(),
 ]

@@ -82,7 +82,7 @@ def _encrypted(*, plaintext_footer: bool) -> bytes:
         footer_key="footer", column_keys={"column": ["text"]}, plaintext_footer=plaintext_footer
     )
     properties = pe.CryptoFactory(_Keys).file_encryption_properties(pe.KmsConnectionConfig(), wanted)
-    table = pa.table({"text": ["a"], "n": [1]})
+    table = pa.table({"text": ["a", "b"], "n": [1, 2]})
     stream = pa.BufferOutputStream()
     with pq.ParquetWriter(stream, table.schema, encryption_properties=properties) as writer:
         writer.write_table(table)

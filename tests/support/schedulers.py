@@ -15,17 +15,25 @@ from infer.engine.sequence import Sequence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from infer.engine.cost_model import CostModel
     from infer.engine.scheduler_output import SchedulerOutput
 
 _ids = count()
 
 
 def make_scheduler(
-    num_blocks: int, block_size: int, *, window: int = 0, num_host_blocks: int = 0, **config: Any
+    num_blocks: int,
+    block_size: int,
+    *,
+    window: int = 0,
+    num_host_blocks: int = 0,
+    cost_model: CostModel | None = None,
+    **config: Any,
 ) -> Scheduler:
     """Without admission control, unless asked for: most cases are about what happens when room runs out."""
     settings = EngineConfig(block_size=block_size, **{"enable_admission_control": False, **config})
-    return Scheduler(settings, make_cache_manager(settings, num_blocks, num_host_blocks, window=window))
+    manager = make_cache_manager(settings, num_blocks, num_host_blocks, window=window)
+    return Scheduler(settings, manager, cost_model)
 
 
 def make_sequence(prompt: int | list[int], *, max_tokens: int = 16, priority: int = 0) -> Sequence:
