@@ -98,7 +98,7 @@ class RowSaver:
             self.save()
 
     def save_if_due(self) -> None:
-        if self._records and self._clock() - self._oldest >= self._max_seconds:
+        if self._clock() - self._oldest >= self._max_seconds:
             self.save()
 
     def save(self) -> None:

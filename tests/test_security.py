@@ -91,13 +91,14 @@ def test_libraries_have_the_versions_that_mended_what_they_let_through(name, lea
     assert tuple(map(int, floor.split("."))) >= least
 
 
-def named_tests() -> list[str]:
-    return re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", (ROOT / "SECURITY.md").read_text())
+def named_tests(document: str) -> list[str]:
+    return re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", (ROOT / document).read_text())
 
 
-def test_every_test_that_security_md_names_exists():
-    names = named_tests()
-    assert len(set(names)) >= 25
+@pytest.mark.parametrize(("document", "least"), [("SECURITY.md", 25), ("README.md", 15)])
+def test_every_test_that_a_document_names_exists(document, least):
+    names = named_tests(document)
+    assert len(set(names)) >= least
     missing = []
     for name in names:
         path, _, function = name.partition("::")

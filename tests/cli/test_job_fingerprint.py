@@ -26,6 +26,7 @@ HARD = {
     "--system": ["--system", "Be brief"],
     "--raw": ["--raw"],
     "--row-params": ["--row-params"],
+    "--special-tokens": ["--special-tokens", "allow"],
     "--temperature": ["--temperature", "0.5"],
     "--top-p": ["--top-p", "0.9"],
     "--top-k": ["--top-k", "7"],

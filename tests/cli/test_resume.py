@@ -213,18 +213,36 @@ def test_run_without_rows_gives_way_to_another_job(tmp_path: Path) -> None:
         saved.output.aside("1f2e").write_text("left")
         assert saved.take_up(ONE) is None
         assert saved.state.run is not None
+        saved.output.aside("1f2e").write_text("left")
         assert saved.take_up(OTHER) is None
         assert saved.state.run is None
         assert names(tmp_path) == {"s.infer"}
 
 
-def test_run_that_ended_gives_way_only_where_its_output_may_go(tmp_path: Path) -> None:
+@pytest.fixture
+def ended(tmp_path: Path) -> Saved:
+    """Looked at by another process than the one that ended it."""
     saved = Saved(tmp_path)
     with saved.state:
         saved.save()
         saved.note_publish(b"data")
         saved.output.path.write_bytes(b"data")
         saved.state.finish()
+    saved.state = RunState(tmp_path / "s.infer", [])
+    saved.state.recover()
+    return saved
+
+
+def test_run_that_ended_gives_way_to_itself_on_demand(ended: Saved) -> None:
+    with ended.state:
+        assert ended.take_up(ONE, "--overwrite") is None
+        assert ended.state.run is None
+        assert ended.output.path.read_bytes() == b"data"
+
+
+def test_run_that_ended_gives_way_only_where_its_output_may_go(ended: Saved) -> None:
+    saved = ended
+    with saved.state:
         assert saved.take_up(ONE) == DONE
         with pytest.raises(OutputExistsError, match=r"is of a job that differs in 1 field: --seed: none -> 1: "):
             saved.take_up(OTHER)
@@ -258,6 +276,7 @@ def test_output_that_says_it_is_this_jobs_is_done_without_any_state(source: str,
     assert run_flags(source, "-o", str(output), engine=BreaksDown).rows_resumed == NUM_ROWS
     with pytest.raises(OutputExistsError, match=r"^the output exists: "):
         run_flags(source, "-o", str(output), "--seed", "1", engine=BreaksDown)
+    assert run_flags(source, "-o", str(output), "--overwrite").rows_resumed == 0
 
 
 def test_many_differences_are_not_all_shown() -> None:

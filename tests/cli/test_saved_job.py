@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -11,8 +14,9 @@ from echo_engine import EchoEngine
 from job_flags import run_flags
 
 from infer.cli.errors import ExitCode
+from infer.engine.errors import ModelError
 from infer.io.errors import FingerprintError, InputError, OutputExistsError
-from infer.io.journal import AttemptRecord, EnteredRecord, encode_record
+from infer.io.journal import AttemptRecord, EnteredRecord, StopRecord, encode_record, read_journal
 from infer.io.run_record import read_run
 
 if TYPE_CHECKING:
@@ -274,8 +278,6 @@ def test_row_that_brought_the_process_down_twice_while_alone_is_poison(source: P
 
 
 def _last_attempt(journal: Path) -> AttemptRecord:
-    from infer.io.journal import read_journal
-
     return [record for record in read_journal(journal) if isinstance(record, AttemptRecord)][-1]
 
 
@@ -315,3 +317,30 @@ def test_input_without_rows_gives_an_output_without_rows(tmp_path: Path) -> None
     assert (summary.rows, summary.exit_code) == (0, 0)
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 0
     assert job(tmp_path / "in.parquet", tmp_path / "out.parquet", engine=no_engine).exit_code == 0
+
+
+class ModelFails(StoppedEngine):
+    def recover(self, error: Exception) -> list[Any]:
+        raise ModelError("the device is lost")
+
+
+class IsStopped(EchoEngine):
+    def step(self) -> list[Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().step()
+
+
+@pytest.mark.parametrize(
+    ("flags", "engine", "reason"),
+    [
+        (["--on-error", "fail"], EchoEngine, "errors"),
+        ([], lambda: ModelFails(4), "error"),
+        ([], IsStopped, "SIGTERM"),
+    ],
+)
+def test_orderly_end_is_noted_and_counts_as_no_death(
+    source: Path, tmp_path: Path, flags: list[str], engine: Callable[[], EchoEngine], reason: str
+) -> None:
+    with suppress(ModelError):
+        job(source, tmp_path / "out.parquet", *flags, engine=engine)
+    assert read_journal(tmp_path / "out.parquet.infer" / "journal")[-1] == StopRecord(reason)

@@ -308,6 +308,8 @@ def test_state_that_was_closed_leaves_alone_what_came_after_it(begun: RunState, 
     begun.note_stop()
     begun.close()
     with opened(directory) as state:
+        begun.close()
+        assert names(directory) == ["lock"]
         state.begin(run_record(5))
         begun.close()
         assert names(directory) == ["journal", "lock", "run.json"]

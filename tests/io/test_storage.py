@@ -314,3 +314,15 @@ def test_rewrite_replaces_all_that_an_open_file_holds(tmp_path: Path) -> None:
         rewrite(descriptor, path, data)
         assert path.read_bytes() == data
     os.close(descriptor)
+
+
+def test_file_that_was_read_may_fail_to_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def close(descriptor: int) -> None:
+        real_close(descriptor)
+        raise OSError(errno.EIO, "failing")
+
+    real_close = os.close
+    (tmp_path / "a").write_bytes(b"12")
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "close", close)
+        assert read_bytes(tmp_path / "a") == b"12"

@@ -1,4 +1,4 @@
-"""Ways to save rows that lose or double them, each a slip that is easily made: tests of the protocol must see all.
+"""Ways to save rows that lose or double them, slips that are easily made: a test of the protocol must see them all.
 
 Each changes the code of this process, for good.
 """

@@ -74,11 +74,12 @@ class StorageCalls:
         try:
             result = self._do(name, real, args, kwargs, is_short=kind == "short")
         except OSError as error:
-            self._tell(name, args, error)
-            raise
+            result = error
         self._tell(name, args, result)
         if kind == "crash after":
             os.kill(os.getpid(), signal.SIGKILL)
+        if isinstance(result, OSError):
+            raise result
         return result
 
     def _do(self, name: str, real: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, *, is_short: bool) -> Any:
