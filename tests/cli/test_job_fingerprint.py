@@ -14,7 +14,10 @@ from job_flags import run_flags
 from infer.io.errors import FingerprintError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+pytestmark = pytest.mark.reliability
 
 NUM_ROWS = 12
 MODEL = {
@@ -134,6 +137,7 @@ def test_number_and_order_of_the_input_files_count(tmp_path: Path) -> None:
     assert run_flags(first, second, "-o", output).rows_resumed > 0
 
 
-def test_there_are_as_many_fields_as_promised() -> None:
+def test_there_are_as_many_fields_as_promised(figure: Callable[[str, str], None]) -> None:
+    figure("fingerprint", f"{len(HARD) + len(MODEL)} hard fields refuse by name, {len(FREE)} free ones go on")
     assert len(HARD) + len(MODEL) >= 20
     assert len(FREE) >= 10

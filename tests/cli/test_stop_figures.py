@@ -16,6 +16,8 @@ from processes import catches, read_all, stopping_run, terminal, wait_until
 
 from infer.cli.stop_request import STOP_SIGNALS
 
+pytestmark = pytest.mark.reliability
+
 NUM_RUNS = 100
 NUM_RUNS_AT_ONCE = 8
 MOST_SECONDS = 5.0
@@ -46,9 +48,9 @@ def stopped_at_random(number: signal.Signals, seed: int) -> Ending:
         return Ending(seconds, code, output + read_all(controller), termios.tcgetattr(side) == settings)
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_hundred_signals_at_random_end_the_run_within_five_seconds(number, capsys):
+def test_hundred_signals_at_random_end_the_run_within_five_seconds(number, figure):
     seed = int(os.environ.get("INFER_TEST_SEED", random.SystemRandom().randrange(2**32)))
     draw = random.Random(seed)
     seeds = [draw.randrange(1, 2**32) for _ in range(NUM_RUNS)]
@@ -56,12 +58,12 @@ def test_hundred_signals_at_random_end_the_run_within_five_seconds(number, capsy
         endings = list(pool.map(partial(stopped_at_random, number), seeds))
     seconds = sorted(ending.seconds for ending in endings)
     median, p99 = seconds[NUM_RUNS // 2], seconds[round(0.99 * NUM_RUNS) - 1]
-    with capsys.disabled():
-        num_late = sum("in the middle of a step" in ending.output for ending in endings)
-        print(
-            f"\n{number.name}: seed {seed}, {NUM_RUNS} runs, median {median:.2f} s, p99 {p99:.2f} s, "
-            f"most {seconds[-1]:.2f} s, ended in a step {num_late}"
-        )
+    num_late = sum("in the middle of a step" in ending.output for ending in endings)
+    figure(
+        number.name,
+        f"{NUM_RUNS} runs, median {median:.2f} s, p99 {p99:.2f} s, most {seconds[-1]:.2f} s, "
+        f"ended in a step {num_late} (seed {seed})",
+    )
     assert p99 <= MOST_SECONDS
     assert {ending.code for ending in endings} == {130 if number is signal.SIGINT else 75}
     assert all(ending.is_terminal_as_it_was for ending in endings)

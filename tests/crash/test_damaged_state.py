@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Damage = Callable[[bytes, random.Random], bytes | None]
 
+pytestmark = pytest.mark.reliability
+
 
 def _flip(data: bytes, choose: random.Random) -> bytes:
     at = choose.randrange(len(data))
@@ -128,7 +130,7 @@ class DamagedJob:
         return self._runs.run(RunSpec((*self.job.argv, *flags), where, syncs=False))
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_damaged_state_gives_the_right_output_or_a_refusal(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:

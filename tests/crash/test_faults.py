@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from forked_runs import ForkedRuns, RunResult
 
+pytestmark = pytest.mark.reliability
+
 HAS_ALL = "INFER_TEST_ALL_FAULTS" in os.environ
 _UNCOUNTED = {"strerror", "path"}
 """Of `os`: no calls of the system, or calls that only look."""
@@ -155,7 +157,7 @@ def test_some_faults_lose_nothing(runs: ForkedRuns, tmp_path: Path, name: str) -
     assert play_all(stage, faults) == []
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_every_fault_of_every_call_loses_nothing(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:
@@ -173,7 +175,7 @@ def test_every_fault_of_every_call_loses_nothing(
     assert failures == []
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_disk_that_stays_full_loses_nothing(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from forked_runs import ForkedRuns
 
+pytestmark = pytest.mark.reliability
+
 NUM_KILLS = int(os.environ.get("INFER_TEST_KILLS", "200"))
 MOST_IN_A_ROW = 3
 """More, and a row may be taken for what brings the process down: four times it was there."""
@@ -118,7 +120,7 @@ def kill_jobs(killer: Killer, num_kills: int, seed: int) -> None:
         killer.kill_one_job(SmallJob(choose.choice(OUTPUTS), 24, choose.random() < 0.3, flags))
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_killed_runs_end_with_every_row_once(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:
@@ -141,7 +143,7 @@ def test_killed_run_is_taken_up(runs: ForkedRuns, tmp_path: Path) -> None:
     assert killer.failures == []
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_program_that_is_killed_is_taken_up(tmp_path: Path, figure: Callable[[str, str], None]) -> None:
     """Not a forked child, but the program as a user starts it."""
     job = SmallJob("out.parquet", 400)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from forked_runs import ForkedRuns
 
+pytestmark = pytest.mark.reliability
+
 MOST_RUNS = 5
 """Twice among others, twice alone, and one to the end."""
 
@@ -56,7 +58,7 @@ def test_row_that_kills_the_process_is_poison(
     figure("row that kills the process", f"row {row} of {job.num_rows}: poison in run {len(requests)}")
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_rows_that_kill_the_process_are_poison(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:

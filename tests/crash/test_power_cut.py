@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from power_cut import Tree
     from storage_trace import Operation
 
+pytestmark = pytest.mark.reliability
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -177,7 +179,7 @@ def test_power_cut_loses_nothing(runs: ForkedRuns, tmp_path: Path, name: str) ->
     assert violations(runs, SCENES[name], tmp_path / "scene", most=8, num_random=1)[1] == []
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_power_cut_at_any_time_loses_nothing(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:
@@ -211,7 +213,7 @@ def is_found_out(runs: ForkedRuns, name: str, directory: Path) -> str:
     return ""
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_broken_protocols_are_found_out(runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]) -> None:
     found = {name: is_found_out(runs, name, tmp_path / str(number)) for number, name in enumerate(BROKEN)}
     for name, wrong in found.items():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from forked_runs import ForkedRuns
 
+pytestmark = pytest.mark.reliability
+
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 75, signal.SIGUSR1: 75}
 MOST_SECONDS = 5.0
 
@@ -54,7 +56,7 @@ def stop_one(
     return wrong and f"{number.name} after {seconds:.3f} s: {wrong}", took, result.code != 0
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_signals_at_random_stop_a_run_that_can_be_taken_up(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]
 ) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from forked_runs import ForkedRuns
 
+pytestmark = pytest.mark.reliability
+
 SLOW = StandIn(step_seconds=0.02)
 """So that the other comes while it runs."""
 
@@ -39,7 +41,7 @@ def race(runs: ForkedRuns, job: SmallJob, where: Path) -> str:
     return ""
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_pairs_have_one_winner_each(runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]) -> None:
     pairs = [SmallJob(OUTPUTS[number % 3]) for number in range(100)]
     wrong = [race(runs, job, tmp_path / str(number)) for number, job in enumerate(pairs)]

@@ -135,6 +135,7 @@ class TestScheduler(SchedulerMachine.TestCase):
 
 
 @pytest.mark.slow
+@pytest.mark.reliability
 class TestSchedulerLong(SchedulerMachine.TestCase):
     settings = settings(max_examples=2000, stateful_step_count=60, deadline=None)
 

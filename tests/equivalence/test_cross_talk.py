@@ -25,7 +25,8 @@ def generate(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.slow
-def test_rows_give_the_same_tokens_together_as_one_at_a_time(tmp_path):
+@pytest.mark.reliability
+def test_rows_give_the_same_tokens_together_as_one_at_a_time(tmp_path, figure):
     folder = str(save_model(tmp_path, "llama", num_hidden_layers=2))
     alone = Engine(EngineConfig(model=folder, dtype="float32", max_num_seqs=1, enable_prefix_caching=False))
     texts = [json.loads(line)["text"] for line in REVIEWS.read_text(encoding="utf-8").splitlines()]
@@ -45,5 +46,6 @@ def test_rows_give_the_same_tokens_together_as_one_at_a_time(tmp_path):
     )
     assert generate(together, prompts) == generate(alone, prompts)
     stats = together.stats()
+    figure("cross-talk", f"{len(prompts):,} rows, {stats.num_preemptions_total} preemptions, the same tokens")
     assert stats.num_preemptions_total > 50
     assert stats.prefix_cache_hits > 1000

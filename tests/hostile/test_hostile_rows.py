@@ -24,6 +24,8 @@ from infer.engine.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.reliability
+
 NUM_GOOD, PLACE = 99, 50
 ERROR = "invalid_input"
 STRICT = (
@@ -277,5 +279,7 @@ def test_stop_of_ten_megabytes_and_a_thousand_bad_words_leave_the_others_alone(t
     )
 
 
-def test_there_are_forty_kinds():
+def test_there_are_forty_kinds(figure):
+    kinds = len(TEXT_LINES) + len(MESSAGES) + len(PARAMS)
+    figure("hostile rows", f"{kinds} kinds, each among {NUM_GOOD} good ones")
     assert len(TEXT_LINES) + len(MESSAGES) + len(PARAMS) >= 80

@@ -19,7 +19,9 @@ from malformed import INPUT, ROW_ERRORS, Malformed
 from infer.cli.app import main
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+pytestmark = pytest.mark.reliability
 
 SUPPORT = Path(__file__).parents[1] / "support"
 CASES = [*malformed_jsonl.CASES, *malformed_parquet.CASES]
@@ -116,8 +118,8 @@ def run_guarded(commands: Sequence[tuple[list[str], Path]]) -> list[tuple[int, f
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.reliability
-def test_malformed_files_are_quick_and_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_malformed_files_are_quick_and_small(tmp_path: Path, figure: Callable[[str, str], None]) -> None:
     paths = [tmp_path / str(number) for number in range(len(CASES))]
     commands = []
     for case, path in zip(CASES, paths, strict=True):
@@ -130,8 +132,8 @@ def test_malformed_files_are_quick_and_small(tmp_path: Path, capsys: pytest.Capt
         assert num_bytes < MOST_BYTES, case.name
     slowest = max((seconds, case.name) for case, (_, seconds, _) in zip(CASES, results, strict=True))
     largest = max((num_bytes >> 20, case.name) for case, (_, _, num_bytes) in zip(CASES, results, strict=True))
-    with capsys.disabled():
-        print(
-            f"\n{len(CASES)} malformed files, none with a traceback: at most {slowest[0]:.1f} s ({slowest[1]})"
-            f" and {largest[0]:,} MiB ({largest[1]})"
-        )
+    figure(
+        "malformed inputs",
+        f"{len(CASES)} files, none with a traceback: at most {slowest[0]:.1f} s ({slowest[1]})"
+        f" and {largest[0]:,} MiB ({largest[1]})",
+    )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from infer.io.verify import ExpectedOutput
 
+pytestmark = pytest.mark.reliability
+
 BOTH = pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 NUM_ROWS = 300
 SEED = 4
@@ -70,8 +72,8 @@ class Damages:
     def bits(self) -> range:
         return range(8 * len(self.data))
 
-    def check(self, what: str) -> None:
-        print(f"{what}: {self.num_tried - len(self.missed)} of {self.num_tried} found, seed {SEED}")
+    def check(self, what: str, figure: Callable[[str, str], None]) -> None:
+        figure(what, f"{self.num_tried - len(self.missed)} of {self.num_tried} found, seed {SEED}")
         assert self.missed == []
 
 
@@ -103,35 +105,41 @@ def damage_at_random(damages: Damages, num_flips: int, num_truncations: int) -> 
 
 
 @BOTH
-def test_flipped_bits_and_cut_files_are_found(tmp_path: Path, source: Path, suffix: str) -> None:
+def test_flipped_bits_and_cut_files_are_found(
+    tmp_path: Path, source: Path, suffix: str, figure: Callable[[str, str], None]
+) -> None:
     damages = written(tmp_path, source, suffix)
     damage_at_random(damages, num_flips=60, num_truncations=10)
-    damages.check(f"damages of a {suffix}")
+    damages.check(f"damages of a {suffix}", figure)
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 @BOTH
-def test_500_flipped_bits_and_50_cut_files_are_found(tmp_path: Path, source: Path, suffix: str) -> None:
+def test_500_flipped_bits_and_50_cut_files_are_found(
+    tmp_path: Path, source: Path, suffix: str, figure: Callable[[str, str], None]
+) -> None:
     damages = written(tmp_path, source, suffix)
     damage_at_random(damages, num_flips=500, num_truncations=50)
-    damages.check(f"damages of a {suffix}")
+    damages.check(f"damages of a {suffix}", figure)
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 @BOTH
-def test_any_flipped_bit_at_all_is_found(tmp_path: Path, suffix: str) -> None:
+def test_any_flipped_bit_at_all_is_found(tmp_path: Path, suffix: str, figure: Callable[[str, str], None]) -> None:
     damages = written(tmp_path, write_input(tmp_path / "in.jsonl", 12), suffix)
     for bit in damages.bits():
         damages.flip(bit)
-    damages.check(f"single bits of a {suffix}")
+    damages.check(f"single bits of a {suffix}", figure)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 2**31 - 1, 2**31, 2**32 - 1])
-def test_footer_of_a_false_length_is_found(tmp_path: Path, source: Path, num_bytes: int) -> None:
+def test_footer_of_a_false_length_is_found(
+    tmp_path: Path, source: Path, num_bytes: int, figure: Callable[[str, str], None]
+) -> None:
     damages = written(tmp_path, source, ".parquet")
     data = damages.data
     damages.try_bytes("length", data[:-8] + num_bytes.to_bytes(4, "little") + data[-4:])
-    damages.check("false lengths")
+    damages.check("false lengths", figure)
 
 
 def table_damages(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -55,6 +55,7 @@ class EchoEngine:
         self.recovered: list[Exception] = []
         self.together: list[frozenset[int]] = []
         """Requests in the engine, of each step."""
+        self.notes_together = True
 
     def describe(self) -> list[str]:
         return ["model echo"]
@@ -80,7 +81,8 @@ class EchoEngine:
             request = self._waiting.popleft()
             self._running[request.request_id] = (request, 0)
         assert self._running, "a step with nothing to do"
-        self.together.append(frozenset([*self._running, *(request.request_id for request in self._waiting)]))
+        if self.notes_together:
+            self.together.append(frozenset([*self._running, *(request.request_id for request in self._waiting)]))
         self._num_steps += 1
         if self._num_steps - 1 in self._raising:
             raise self._raising[self._num_steps - 1]
