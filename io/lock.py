@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING
 
 import orjson
@@ -19,6 +20,8 @@ from infer.io.storage import close, open_locked, read_bytes, rewrite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_NUM_LOOKS = 20
+_SECONDS_BETWEEN_LOOKS = 0.02
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -66,7 +69,7 @@ class RunLock:
     def __init__(self, path: Path, holder: Holder) -> None:
         descriptor = open_locked(path)
         if descriptor is None:
-            other = read_holder(path)
+            other = _wait_for_holder(path)
             raise LockedError(
                 f"another run is writing this output: {'unknown process' if other is None else other.describe()}",
                 "wait for it, or stop it: what it has saved is kept",
@@ -82,6 +85,16 @@ class RunLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             close(descriptor)
+
+
+def _wait_for_holder(path: Path) -> Holder | None:
+    """Who has the lock. Between taking it and writing its name there is an instant in which an earlier one stands there."""
+    for _ in range(_NUM_LOOKS):
+        holder = read_holder(path)
+        if holder is not None and holder.is_alive:
+            break
+        sleep(_SECONDS_BETWEEN_LOOKS)
+    return holder
 
 
 def read_holder(path: Path) -> Holder | None:

@@ -230,3 +230,16 @@ def test_boot_id_is_empty_where_the_system_has_none(monkeypatch: pytest.MonkeyPa
         assert boot_id() == ""
     finally:
         boot_id.cache_clear()
+
+
+def test_holder_that_has_not_written_its_name_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    held = RunLock(path, Holder.this_process([]))
+    name = path.read_bytes()
+    path.write_bytes(b"")
+    monkeypatch.setattr(lock, "sleep", lambda _: path.write_bytes(name))
+    with pytest.raises(LockedError, match=f": process {os.getpid()} on "):
+        RunLock(path, Holder.this_process([]))
+    held.release()
