@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATE_SUFFIX = ".infer"
 _MAX_SIBLINGS = 10_000
 
 OutputArgument = Annotated[
@@ -56,6 +55,8 @@ def find_state(output: str, state_dir: str | None) -> Path:
 
 def is_state(path: Path) -> bool:
     """Whether a user who names it means a state directory."""
+    from infer.io.paths import STATE_SUFFIX
+
     return path.name.endswith(STATE_SUFFIX) and path.is_dir()
 
 

@@ -37,6 +37,8 @@ def job_fingerprint(
     loaded = loaded or {}
     hard: dict[str, object] = {"input files": len(digests)}
     hard |= {f"input file {number}": digest for number, digest in enumerate(digests, 1)}
+    # What stands in no file, and yet in its rows.
+    hard |= {f"path of input file {number}": dict(each) for number, each in enumerate(plan.source.partitions, 1)}
     hard |= {"rows": plan.source.num_rows, "columns read": list(plan.columns)}
     hard |= {flag(each.name): getattr(plan.prompt, each.name) for each in fields(plan.prompt)}
     hard |= {flag(each.name): _plain(config.sampling.get(each.name)) for each in fields(SamplingParams)}

@@ -43,7 +43,7 @@ class RunCounts:
         self.rows_done += num_rows
         self.rows_resumed = num_rows
         for code, num_failed in failures.items():
-            self.failures.add(code, "in an earlier run", num_failed)
+            self.failures.add(code, "", num_failed)
 
     @property
     def rows_failed(self) -> int:
@@ -113,10 +113,12 @@ class JobRows:
             except Exception as error:
                 outcome = _internal(error)
         if isinstance(outcome, RequestError):
-            self._counts.failures.add(outcome.code, outcome.public)
+            # What could not be read says itself where it stands.
+            place = f"row {row.index}: " if row.error is None else ""
+            self._counts.failures.add(outcome.code, f"{place}{outcome.public}")
             return self._results.failed(row.index, outcome.code, str(outcome))
         if outcome.error_code is not None:
-            self._counts.failures.add(outcome.error_code, outcome.error or "")
+            self._counts.failures.add(outcome.error_code, f"row {row.index}: {outcome.error or ''}")
         self._counts.prompt_tokens += outcome.num_prompt_tokens
         self._counts.completion_tokens += outcome.num_output_tokens
         self._counts.generated_tokens += outcome.num_generated_tokens

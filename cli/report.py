@@ -62,7 +62,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """Rows that failed for one reason; `example` is the message of the first."""
+    """Rows that failed for one reason; `example` is the message of the first, empty where it was an earlier run's."""
 
     code: str
     rows: int
@@ -106,8 +106,8 @@ def _headline(summary: RunSummary) -> Text:
         ("done" if is_published else "stopped", "bold green" if is_published else "bold yellow"),
         f"  {counted(summary.rows, 'row')} in {tqdm.format_interval(summary.seconds.total)}",
     ]
-    if summary.rows_resumed:
-        parts.append(f", {count(summary.rows_resumed)} of them resumed")
+    if 0 < summary.rows_resumed < summary.rows:
+        parts.append(f", {count(summary.rows_resumed)} of them in an earlier run")
     if summary.rows_failed:
         parts += [", ", (f"{count(summary.rows_failed)} failed", "bold red")]
     if summary.output is not None:
@@ -129,7 +129,7 @@ def _tokens(summary: RunSummary) -> Iterator[Text]:
             "generated",
             f"{count(summary.completion_tokens)} tokens",
             rate(summary.completion_tokens * per_second),
-            f"{summary.rows * per_second:,.1f} rows/s",
+            f"{(summary.rows - summary.rows_resumed) * per_second:,.1f} rows/s",
         ),
         ("time", f"{seconds:,.1f} s", "", f"and {summary.seconds.load:,.1f} s to load the model"),
     ]
@@ -163,8 +163,8 @@ def _failures(failures: Sequence[FailureCount]) -> Iterator[Text]:
     for code, failure in zip(codes, failures, strict=True):
         yield Text.assemble(
             (f"  {count(failure.rows):>{rows_width}} {code:<{code_width}}", "red"),
-            "  first: " if failure.rows > 1 else "  ",
-            safe(failure.example),
+            "  first: " if failure.rows > 1 and failure.example else "  ",
+            safe(failure.example or "in an earlier run"),
         )
 
 

@@ -67,7 +67,8 @@ def recover(state: RunState, output: Output, config: JobConfig) -> None:
     """
     if not config.restart:
         state.recover()
-    if state.run is None and published_record(output) is None:
+    # To begin again is to replace what is there, also where it is this job's own.
+    if config.restart or (state.run is None and published_record(output) is None):
         output.check(overwrite=config.overwrite)
     if config.restart:
         # Only now: a run that is refused forgets nothing.

@@ -52,10 +52,10 @@ class RowHandler(Protocol):
         tried twice is asked for twice."""
 
     def begin(self, last_index: int) -> None:
-        """Rows up to `last_index` are about to enter the engine. Called often, for a few rows at a time."""
+        """Rows up to `last_index` are about to be asked for. Called often, for a few rows at a time."""
 
     def begin_alone(self, index: int) -> None:
-        """This row is about to enter the engine, with no other in it."""
+        """This row is about to be asked for, with no other in the engine."""
 
     def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
         """The output record of a row that is done. Called once a row."""
@@ -73,7 +73,7 @@ class Window:
     max_waiting_tokens: int = 1 << 20
     """Prompts in the engine beyond which only `max_num_seqs` requests are kept there."""
     max_pending_rows: int = 1 << 14
-    """From the oldest unfinished row to the newest pulled one. About as many are put aside at most."""
+    """From the oldest unfinished row, which may have been put aside, to the newest pulled one."""
     max_pending_tokens: int = 1 << 24
     """Of the prompts of unfinished rows."""
 
@@ -117,6 +117,8 @@ class RowLoop:
         self._aside: deque[Row] = deque()
         """To be tried again."""
         self._aside_tokens = 0
+        self._first_aside = 0
+        """The least index among them; where some have left since, one of those."""
         self._unfinished: dict[int, _InEngine] = {}
         """By row index, the oldest first."""
         self._unfinished_tokens = 0
@@ -142,9 +144,7 @@ class RowLoop:
         says whether to go on; where it does not, what is unfinished is left so. Returns whether all rows are done."""
         while self._peeked or self._unfinished or not self._is_exhausted:
             requests, self._peeked = self._peeked or self._pull(), []
-            if requests:
-                self._handler.begin(self._last_index)
-                self._add(requests)
+            self._add(requests)
             if not self._advance(on_step):
                 return False
             if self._aside_is_full and not self._run_aside(on_step):
@@ -166,10 +166,8 @@ class RowLoop:
     def _run_alone(self, on_step: Callable[[], bool]) -> bool:
         while self._rows_alone:
             row = self._rows_alone.pop(0)
-            requests = self._ask([row], is_last_try=True)
-            if requests:
-                self._handler.begin_alone(row.index)
-                self._add(requests)
+            self._handler.begin_alone(row.index)
+            self._add(self._ask([row], is_last_try=True))
             while self._unfinished:
                 if not self._advance(on_step):
                     return False
@@ -203,6 +201,8 @@ class RowLoop:
                 break
             num_pulled += len(rows)
             self._last_index = rows[-1].index
+            # Before they are rendered and tokenised: a row can bring the process down there, too.
+            self._handler.begin(self._last_index)
             self._rows_alone += [row for row in rows if row.index in self._alone]
             requests += self._ask([row for row in rows if row.index not in self._alone])
             self._hand_on()
@@ -234,9 +234,10 @@ class RowLoop:
 
     @property
     def _aside_is_full(self) -> bool:
-        """Whether those put aside are to have their second try now, for memory's sake."""
+        """Whether those put aside, which are unfinished, too, are to have their second try now."""
         window = self._window
-        return len(self._aside) >= window.max_pending_rows or self._aside_tokens >= window.max_pending_tokens
+        width = self._last_index - self._first_aside if self._aside else 0
+        return width >= window.max_pending_rows or self._aside_tokens >= window.max_pending_tokens
 
     def _add(self, requests: list[Request]) -> None:
         for request in requests:
@@ -249,6 +250,8 @@ class RowLoop:
     def _book(self, completion: Completion) -> None:
         pending = self._leave(completion.request_id)
         if completion.error_code in _TRIED_TWICE and not pending.is_last_try:
+            index = pending.row.index
+            self._first_aside = min(self._first_aside, index) if self._aside else index
             self._aside.append(pending.row)
             self._aside_tokens += pending.num_tokens
         else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from infer.cli.result import Record
+    from infer.io.journal import JournalRecord
     from infer.io.row import Row
     from infer.io.run_state import RunState
     from infer.io.stream_output import StreamOutput
@@ -35,10 +36,10 @@ class Saver(Protocol):
         """Rows that no crash can take; None where nothing is saved."""
 
     def begin(self, last_row: int) -> None:
-        """Rows up to `last_row` are about to enter the engine."""
+        """Rows up to `last_row` are about to be rendered, tokenised and given to the engine."""
 
     def begin_alone(self, row: int) -> None:
-        """From here on nothing but `row` is in the engine."""
+        """From here on nothing is under way but `row`."""
 
     def add(self, rows: list[tuple[Row, Record]]) -> None:
         """Take rows that are done."""
@@ -82,11 +83,11 @@ class RowSaver:
         if last_row > self._entered:
             # For some more at once: a line for each would be many.
             self._entered = last_row + _ENTERED_AT_ONCE
-            self._state.note(EnteredRecord(self._entered))
+            self._note(EnteredRecord(self._entered))
 
     def begin_alone(self, row: int) -> None:
         self.save()
-        self._state.note(AloneRecord(row))
+        self._note(AloneRecord(row))
 
     def add(self, rows: list[tuple[Row, Record]]) -> None:
         if not self._records:
@@ -107,6 +108,11 @@ class RowSaver:
                 self._state.save(self._records, self._schema)
                 self._records = []
                 self._num_tokens = 0
+
+    def _note(self, record: JournalRecord) -> None:
+        # A journal that was left in the middle of a line takes no other: what is held could not be saved any more.
+        with self._committing():
+            self._state.note(record)
 
 
 class StreamSaver:

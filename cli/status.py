@@ -122,7 +122,7 @@ def _last_saved(status: RunStatus) -> str:
 
     assert status.last_saved is not None
     age = max(0.0, (datetime.now(UTC) - status.last_saved).total_seconds())
-    parts = [f"{status.last_saved.isoformat(sep=' ')}, {tqdm.format_interval(age)} ago"]
+    parts = [f"{status.last_saved.isoformat(sep=' ')}, {_ago(age)}"]
     if status.rows_per_second is not None:
         rate = status.rows_per_second
         parts.append(f"{count(rate) if rate >= 10 else f'{rate:.2g}'} rows/s")
@@ -163,3 +163,9 @@ def _to_json(status: RunStatus, directory: Path, output: str) -> dict[str, objec
         "output_exists": run is not None and _output_path(run.output, output).exists(),
         "state_dir": str(directory),
     }
+
+
+def _ago(seconds: float) -> str:
+    from tqdm import tqdm
+
+    return f"{seconds:.0f} s ago" if seconds < 100 else f"{tqdm.format_interval(seconds)} ago"

@@ -86,6 +86,8 @@ class TemplateProcess:
                 head = _read(process, 9, deadline)
                 kind, num_bytes = head[:1], int.from_bytes(head[1:], "little")
                 if num_bytes > most_bytes:
+                    # What it goes on to say must not be taken for the answer to another row.
+                    self.close()
                     raise _refusal("its process answers what it was not asked")
                 return kind, _read(process, num_bytes, deadline).decode("utf-8", "surrogatepass")
             except TimeoutError:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from infer.io.storage import NewFile
 
-_MAX_NAME = 40
+MAX_ASIDE_NAME = 40
+"""Characters of its own name that a file keeps while it is aside."""
 
 
 def check_inputs(path: Path, inputs: Iterable[str | Path]) -> None:
@@ -88,4 +89,4 @@ def new_file(path: Path) -> NewFile:
     Raises:
         StorageError: the file system refused.
     """
-    return storage.NewFile(path.with_name(f".{path.stem[:_MAX_NAME]}-{secrets.token_hex(4)}.tmp"))
+    return storage.NewFile(path.with_name(f".{path.stem[:MAX_ASIDE_NAME]}-{secrets.token_hex(4)}.tmp"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_MAX_SHOWN = 60
+_MAX_SHOWN = 40
 _CONTEXT = 20
 
 

@@ -41,7 +41,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class EnteredRecord:
-    """Rows up to `last_row` may be in the engine. Written before they are: after a death it is known which were."""
+    """Rows up to `last_row` may be under way. Written before they are: after a death it is known which were."""
 
     type: ClassVar[str] = "entered"
     last_row: int
@@ -49,7 +49,7 @@ class EnteredRecord:
 
 @dataclass(frozen=True, slots=True)
 class AloneRecord:
-    """From here on only this row is in the engine."""
+    """From here on only this row is under way."""
 
     type: ClassVar[str] = "alone"
     row: int

@@ -56,6 +56,7 @@ class JsonlSource:
     def __init__(self, files: Sequence[InputFile], limit: int | None = None) -> None:
         self.paths = tuple(file.path for file in files)
         self.notes: tuple[str, ...] = ()
+        self.partitions: Sequence[Mapping[str, str | None]] = ()
         self.num_rows = 0
         self._types: dict[str, JsonType] = {}
         self._parts: list[_Part] = []

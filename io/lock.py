@@ -88,7 +88,7 @@ class RunLock:
 
 
 def _wait_for_holder(path: Path) -> Holder | None:
-    """Who has the lock. Between taking it and writing its name there is an instant in which an earlier one stands there."""
+    """Who has the lock; for an instant after it was taken, an earlier one still stands there."""
     for _ in range(_NUM_LOOKS):
         holder = read_holder(path)
         if holder is not None and holder.is_alive:

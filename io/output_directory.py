@@ -14,9 +14,10 @@ import re
 from typing import TYPE_CHECKING
 
 from infer.io import storage
+from infer.io.aside import MAX_ASIDE_NAME
 from infer.io.errors import OutputExistsError
 from infer.io.journal import FileRecord
-from infer.io.output_file import MAX_ASIDE_NAME, appeared
+from infer.io.output_file import appeared
 from infer.io.parquet_writer import ParquetWriter
 from infer.io.paths import STANDARD_INPUT, input_files
 from infer.io.refusals import refusals
@@ -105,6 +106,8 @@ class OutputDirectory:
     def publish(self, aside: Path, *, overwrite: bool) -> None:
         old = _old(aside)
         if overwrite and self.path.exists():
+            # Again: the old one goes with all that is in it, and the run may have taken days.
+            self.check(overwrite=True)
             storage.rename_directory(self.path, old)
         try:
             storage.rename_directory(aside, self.path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from infer.io import storage
-from infer.io.aside import check_inputs, check_name
+from infer.io.aside import MAX_ASIDE_NAME, check_inputs, check_name
 from infer.io.errors import OutputExistsError, OutputNameError
 from infer.io.journal import FileRecord
 from infer.io.jsonl_writer import JsonlWriter
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from infer.io.row import Row
     from infer.io.schema import OutputSchema
-
-MAX_ASIDE_NAME = 40
 
 
 class OutputFile:

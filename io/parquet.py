@@ -46,6 +46,8 @@ class ParquetSource:
         self.notes = tuple(
             f"partition key {key} is also a column of the files: the column is used" for key in sorted(shadowed)
         )
+        partitions = [file.partition for file in files]
+        self.partitions: Sequence[Mapping[str, str | None]] = partitions if any(partitions) else ()
         num_rows = sum(footer.num_rows for _, footer in footers)
         self._limit = limit
         self.num_rows = num_rows if limit is None else min(num_rows, limit)

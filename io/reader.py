@@ -10,7 +10,7 @@ from infer.io.parquet import ParquetSource
 from infer.io.paths import FileFormat, input_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -27,6 +27,8 @@ class Source(Protocol):
     num_rows: int
     notes: tuple[str, ...]
     """What a person should be told about the input."""
+    partitions: Sequence[Mapping[str, str | None]]
+    """Of each file the columns that its path stands for; empty where none does."""
 
     def contents(self) -> list[InputBytes]:
         """The files as they lie on the disk, those of which there are rows."""

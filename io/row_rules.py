@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from infer.io.finding import Check
+from infer.io.segment import ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-ROW = "_row"
 FINISH_REASON = "finish_reason"
 ERROR_CODE = "error_code"
 ERROR = "error"

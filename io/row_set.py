@@ -34,10 +34,13 @@ class RowSet:
         """
         if not 0 <= row < self.num_rows:
             raise IndexError(row)
-        is_new = row not in self
-        self._bits[row >> 3] |= 1 << (row & 7)
-        self._len += is_new
-        return is_new
+        # By hand: a resumed run adds all rows that are saved.
+        byte, bit = row >> 3, 1 << (row & 7)
+        if self._bits[byte] & bit:
+            return False
+        self._bits[byte] |= bit
+        self._len += 1
+        return True
 
     def missing(self, rows: Iterable[int]) -> Iterator[int]:
         """Those of `rows` that are not in it."""

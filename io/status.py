@@ -182,7 +182,7 @@ def _saved_rows(directory: Path, run: RunRecord, progress: SavedRun) -> tuple[Ro
     saved, is_complete = RowSet(run.num_rows), True
     for name in progress.segments:
         try:
-            rows = read_segment(directory / name)[ROW].to_pylist()
+            rows = read_segment(directory / name, [ROW])[ROW].to_pylist()
         except StateError:
             is_complete = False
             continue

@@ -9,11 +9,12 @@ import pyarrow as pa
 from infer.io.finding import Check, Finding
 from infer.io.json_value import InvalidLineError, parse_object
 from infer.io.output_record import OutputColumns
-from infer.io.row_rules import ERROR, ERROR_CODE, FINISH_REASON, NEEDED, NOT_ANSWERS, ROW
+from infer.io.row_rules import ERROR, ERROR_CODE, FINISH_REASON, NEEDED, NOT_ANSWERS
 from infer.io.seal import file_digest
+from infer.io.segment import ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from infer.io.verification import Verification
@@ -22,7 +23,7 @@ _BATCH_ROWS = 512
 _BATCH_BYTES = 16 << 20
 # A kept value may be as long as a line of the input, and the answer stands beside it.
 _MAX_LINE_BYTES = 1 << 30
-_INTEGER_BITS = {"int32": 31, "int64": 63}
+_INTEGER_LIMITS = {"int32": 2**31, "int64": 2**63}
 _OTHER_TYPES = {"string": str, "float": float, "double": float, "list": list, "map": list, "struct": dict}
 _COMPARED = {FINISH_REASON: pa.string(), ERROR_CODE: pa.string(), ERROR: pa.string(), ROW: pa.int64()}
 # Types of the columns that every run has, for where nothing says which run it was.
@@ -63,13 +64,16 @@ class _Lines:
     def __init__(self, path: Path, verification: Verification) -> None:
         self._path = path
         self._verification = verification
+        self._names: list[str] = []
+        self._has_type: dict[str, Callable[[object], bool]] = {}
+        """By result column."""
         self._results: list[dict[str, object]] = []
         self._num_bytes = 0
 
     def verify(self, lines: Iterable[bytes]) -> None:
         verification = self._verification
         if verification.record is not None:
-            verification.begin_rows(verification.record.columns, self._path)
+            self._begin_rows(verification.record.columns)
         for line in lines:
             try:
                 values = _parsed(line)
@@ -86,7 +90,7 @@ class _Lines:
                 if columns is None:
                     verification.fail(Check.COLUMNS, f"no result columns among {', '.join(values)}", self._path)
                     return
-                verification.begin_rows(columns, self._path)
+                self._begin_rows(columns)
             assert verification.columns is not None
             self._look_at(values, verification.columns)
             self._num_bytes += len(line)
@@ -94,14 +98,20 @@ class _Lines:
                 self._flush()
         self._flush()
 
+    def _begin_rows(self, columns: OutputColumns) -> None:
+        self._verification.begin_rows(columns, self._path)
+        # Once: every row is held against them.
+        self._names = columns.names
+        self._has_type = {name: _type_check(type_) for name, type_ in columns.results.items()}
+
     def _look_at(self, values: dict[str, object], columns: OutputColumns) -> None:
-        if list(values) != columns.names:
-            message = f"the columns are {', '.join(values)}, expected {', '.join(columns.names)}"
+        if list(values) != self._names:
+            message = f"the columns are {', '.join(values)}, expected {', '.join(self._names)}"
             self._add(Check.COLUMNS, message, kind="names")
         results = {name: values.get(columns.prefix + name) for name in columns.results}
-        for name, type_ in columns.results.items():
-            if results[name] is not None and not _has_type(results[name], type_):
-                message = f"the value is no {type_}"
+        for name, value in results.items():
+            if value is not None and not self._has_type[name](value):
+                message = f"the value is no {columns.results[name]}"
                 self._add(Check.COLUMNS, message, column=columns.prefix + name, kind="type")
                 results[name] = None
         match = self._verification.match
@@ -140,12 +150,13 @@ def _guessed_columns(names: list[str]) -> OutputColumns | None:
     return OutputColumns(tuple(names[:first]), {name: _USUAL_TYPES.get(name, "") for name in results}, prefix)
 
 
-def _has_type(value: object, type_: str) -> bool:
+def _type_check(type_: str) -> Callable[[object], bool]:
     """Whether a value of JSON can have been written for a column of that type; of lists, whether it is one."""
-    if type_ in _INTEGER_BITS:
-        return type(value) is int and -(2 ** _INTEGER_BITS[type_]) <= value < 2 ** _INTEGER_BITS[type_]
-    expected = _OTHER_TYPES.get(type_.partition("<")[0])
-    return expected is None or isinstance(value, expected)
+    if type_ in _INTEGER_LIMITS:
+        limit = _INTEGER_LIMITS[type_]
+        return lambda value: type(value) is int and -limit <= value < limit
+    expected = _OTHER_TYPES.get(type_.partition("<")[0], object)
+    return lambda value: isinstance(value, expected)
 
 
 def _column(name: str, values: Sequence[object]) -> pa.Array:

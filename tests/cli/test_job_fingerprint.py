@@ -137,6 +137,18 @@ def test_number_and_order_of_the_input_files_count(tmp_path: Path) -> None:
     assert run_flags(first, second, "-o", output).rows_resumed > 0
 
 
+def test_columns_that_paths_stand_for_count(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", str(tmp_path / "out.parquet")
+    (source / "year=2023").mkdir(parents=True)
+    pq.write_table(pa.table({"text": [f"a{row}" for row in range(6)]}), source / "year=2023" / "a.parquet")
+    with pytest.raises(ConnectionError):
+        run_flags(str(source), "-o", output, engine=BreaksDown)
+    (source / "year=2023").rename(source / "year=2024")
+    assert " path of input file 1: " in refusal([str(source), "-o", output], model=None)
+    (source / "year=2024").rename(source / "year=2023")
+    assert run_flags(str(source), "-o", output).rows_resumed > 0
+
+
 def test_there_are_as_many_fields_as_promised(figure: Callable[[str, str], None]) -> None:
     figure("fingerprint", f"{len(HARD) + len(MODEL)} hard fields refuse by name, {len(FREE)} free ones go on")
     assert len(HARD) + len(MODEL) >= 20

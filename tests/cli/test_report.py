@@ -75,7 +75,7 @@ def test_report_counts_failures_with_an_example_and_says_what_to_do() -> None:
         tally.add("prompt_too_long", f"in.jsonl:{line + 20}: prompt has more tokens than max_model_len: 8,192")
     summary = replace(SUMMARY, rows_failed=1_201, rows_resumed=2_000, preemptions=12, tokens_wasted=70_000)
     assert printed(summary, tally.counts()) == (
-        "done  5,000 rows in 03:12, 2,000 of them resumed, 1,201 failed  ->  reviews.infer.parquet\n"
+        "done  5,000 rows in 03:12, 2,000 of them in an earlier run, 1,201 failed  ->  reviews.infer.parquet\n"
         "  prompt       812,345 tokens  4,270 tok/s  40% from the prefix cache\n"
         "  generated    154,000 tokens    810 tok/s  26.3 rows/s\n"
         "  time                190.2 s               and 2.1 s to load the model\n"

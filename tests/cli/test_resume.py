@@ -103,6 +103,19 @@ def test_restart_forgets_the_run_and_what_it_left_aside(begun: list[str], tmp_pa
         assert names(state.directory) == {"lock"}
 
 
+def test_restart_of_a_run_that_has_ended_forgets_nothing_without_overwrite(source: str, tmp_path: Path) -> None:
+    flags = [source, "-o", str(tmp_path / "out.parquet")]
+    run_flags(*flags)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    for changes in ((), ("--temperature", "0.5")):
+        with pytest.raises(OutputExistsError) as caught:
+            run_flags(*flags, *changes, "--restart")
+        assert str(caught.value) == f"the output exists: {tmp_path / 'out.parquet'}"
+        assert caught.value.hint == "replace it with --overwrite"
+        assert all(path.read_bytes() == data for path, data in before.items())
+    assert run_flags(*flags, "--restart", "--overwrite").rows_resumed == 0
+
+
 def test_restart_forgets_a_run_that_is_damaged(begun: list[str], tmp_path: Path) -> None:
     output, state_path = open_output(tmp_path / "out.parquet"), tmp_path / "out.parquet.infer"
     (state_path / "run.json").write_text("{")

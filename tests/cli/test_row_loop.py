@@ -51,6 +51,8 @@ class Rows:
             yield Row(index, None)
 
     def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
+        for row in rows:
+            assert row.index <= self.begun or row.index in self.alone, f"row {row.index} was not announced"
         lengths = [self._lengths[row.index % len(self._lengths)] for row in rows]
         return [
             Request(row.index, (3,) * length, SamplingParams(max_tokens=100))
@@ -75,19 +77,6 @@ class Rows:
     def write(self, rows: list[tuple[Row, Record]]) -> None:
         assert rows
         self.written += [(row.index, record["outcome"]) for row, record in rows]
-
-
-class BegunEngine(EchoEngine):
-    """Checks that the handler was told of each row before it came."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__()
-        self._rows = rows
-
-    def add_request(self, request: Request) -> None:
-        index = request.request_id
-        assert index <= self._rows.begun or index in self._rows.alone, f"row {index} was not announced"
-        super().add_request(request)
 
 
 def make_loop(rows: Rows, engine: EchoEngine, alone: Collection[int] = (), **window: int) -> RowLoop:
@@ -169,11 +158,14 @@ def test_peek_tells_the_longest_request_of_the_first_window_and_loses_no_row():
     assert sorted(index for index, _ in rows.written) == list(range(500))
 
 
-def test_no_row_enters_the_engine_unannounced():
+def test_no_row_is_asked_for_unannounced():
+    # `Rows` looks at each of them: also before it is tokenised, where it can bring the process down.
     rows = Rows(500)
-    loop = make_loop(rows, BegunEngine(rows), alone=(3, 400))
+    loop = make_loop(rows, EchoEngine(), alone=(3, 400))
     loop.peek()
+    assert 0 <= rows.begun < 100
     assert loop.run(go_on)
+    assert rows.begun == 499
     assert len(rows.written) == 500
 
 
@@ -240,6 +232,14 @@ def test_rows_put_aside_are_bounded():
     assert rows.most_pending <= 100 + 64 + 5 * 4 + 64
 
 
+def test_row_put_aside_holds_back_a_bounded_number():
+    rows = Rows(2000, lengths=(1,))
+    engine = EchoEngine(failures={3: ["oom"], 700: ["timeout"]})
+    assert make_loop(rows, engine, max_pending_rows=100).run(go_on)
+    assert sorted(rows.written) == [(index, 1) for index in range(2000)]
+    assert rows.widest <= 100 + 64
+
+
 def test_suspects_run_last_and_one_at_a_time():
     rows, engine = Rows(100, lengths=(2,)), EchoEngine(failures={8: ["oom"], 20: ["timeout", "timeout"]})
     assert make_loop(rows, engine, alone={20, 4, 90}).run(go_on)
@@ -249,10 +249,10 @@ def test_suspects_run_last_and_one_at_a_time():
     assert [step for step in engine.together if step & {4, 20, 90}] == [*[{4}] * 2, {20}, *[{90}] * 2]
 
 
-def test_suspect_without_a_prompt_is_not_announced():
+def test_suspect_is_announced_before_it_is_known_to_have_no_prompt():
     rows = Rows(8)
     assert make_loop(rows, EchoEngine(), alone={4, 5}).run(go_on)
-    assert rows.alone == [5]
+    assert rows.alone == [4, 5]
     assert sorted(rows.written) == [(index, outcome(LENGTHS[index])) for index in range(8)]
 
 

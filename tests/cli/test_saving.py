@@ -201,6 +201,13 @@ def test_row_that_runs_alone_is_noted_when_the_others_are_saved(state: RunState,
     assert list(state.saved) == [1]
 
 
+def test_no_line_of_the_journal_is_left_in_the_middle(saver: RowSaver, commits: list[str]) -> None:
+    saver.begin(3)
+    assert commits == ["begin 0", "end 0"]
+    saver.begin_alone(5)
+    assert commits == ["begin 0", "end 0"] * 2
+
+
 def test_stream_gets_rows_at_once_and_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.BytesIO()
     saver = StreamSaver(StreamOutput(stream, OutputSchema(pa.schema([]), SCHEMA)))

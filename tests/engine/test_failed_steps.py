@@ -9,6 +9,8 @@ from faults import PLACES, inject
 from recovering import BEAMS, GREEDY, PROMPTS, SAMPLED, SCARCE, SHORT, SWAP, answers, at_random, make_engine, run
 from tiny_models import save_model
 
+pytestmark = pytest.mark.reliability
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

@@ -13,6 +13,8 @@ from tiny_models import save_model
 from infer.engine.errors import ModelError
 from infer.engine.request import Request
 
+pytestmark = pytest.mark.reliability
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

@@ -15,7 +15,7 @@ import pytest
 
 from infer.engine import template_worker
 from infer.engine.errors import PromptError
-from infer.engine.template_process import TemplateLimits, TemplateProcess
+from infer.engine.template_process import TemplateLimits, TemplateProcess, _line
 
 LIMITS = TemplateLimits(seconds=0.1, num_bytes=64 << 20, num_characters=1 << 16)
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -212,6 +212,14 @@ def test_process_that_was_ended_by_another_is_begun_again():
     os.kill(renderer._process.pid, signal.SIGKILL)
     renderer._process.wait()
     assert renderer.render(MESSAGES, 5) == "Hello"
+
+
+def test_answer_that_is_too_long_is_not_taken_for_the_next_one():
+    renderer = process("{{ messages[0].content }}")
+    limits = {"seconds": 1, "num_bytes": 64 << 20, "num_characters": 99}
+    with pytest.raises(PromptError, match="answers what it was not asked"):
+        renderer._ask(_line({"messages": [{"content": "first"}], "limits": limits}), 4)
+    assert renderer.render([{"role": "user", "content": "second"}], 6) == "second"
 
 
 KILLED_AT_WORK = """

@@ -201,6 +201,16 @@ def test_directory_that_appears_meanwhile_is_left_alone(output: OutputDirectory)
     assert rows_of(aside) == [0, 1, 2]
 
 
+def test_directory_that_was_given_something_meanwhile_is_not_replaced(output: OutputDirectory) -> None:
+    write_and_publish(output, 3)
+    aside = write(output, 4)
+    (output.path / "precious").write_text("x")
+    with pytest.raises(OutputExistsError, match=r"^the output holds what no run has written: "):
+        output.publish(aside, overwrite=True)
+    assert (output.path / "precious").read_text() == "x"
+    assert rows_of(output.path) == [0, 1, 2]
+
+
 def test_output_whose_last_file_is_missing_has_no_files(output: OutputDirectory) -> None:
     assert output.files() == []
     write_and_publish(output, 3)

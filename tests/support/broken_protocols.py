@@ -74,7 +74,7 @@ def _said_before_saved() -> None:
     def save(state: RunState, records: Any, schema: Any) -> None:
         for record in records:
             state.saved.add(record[ROW])
-        segment = state._write(result_table(records, schema), {})
+        segment = state._write(result_table(records, schema))
         assert state._journal is not None
         state._journal.commit(segment)
         state.progress.add(segment)
@@ -105,7 +105,7 @@ def _segments_removed_before_rename() -> None:
 
 
 def _no_publish_record() -> None:
-    RunState.note_publish = lambda self, files: None  # type: ignore[method-assign]
+    RunState.note_publish = lambda self, files, record: None  # type: ignore[method-assign]
 
 
 def _publish_record_unsynced() -> None:
