@@ -9,7 +9,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from infer.cli.errors import exit_code
+from infer.cli.errors import StandardOutputError, exit_code
 from infer.cli.job_context import NOTHING_SAVED, JobContext
 from infer.cli.job_engine import identify_model, load_engine
 from infer.cli.job_plan import plan_job
@@ -56,6 +56,8 @@ def run_job(config: JobConfig, load: Load = load_engine, identify: Identify = id
 
 def _stream(context: JobContext, plan: JobPlan) -> RunSummary:
     """To standard output, row by row: nothing is saved."""
+    if sys.stdout is None:
+        raise StandardOutputError("standard output is closed", "name a file with -o OUT.parquet")
     context.say(f"rows go to standard output: {NOTHING_SAVED}")
     seed = secrets.randbelow(2**32) if context.config.seed is None else context.config.seed
     saver = StreamSaver(StreamOutput(sys.stdout.buffer, plan.schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,10 @@ class RetryRows:
 def retry_hint(output: str, failures: Mapping[str, int], state_dir: str | None = None) -> str:
     """How to run those rows again that may not fail again; empty where there are none."""
     codes = [code for code in PASSING_CODES if code in failures]
-    option = "" if state_dir is None else f" --state-dir {state_dir}"
-    return f"infer retry {output} --codes {','.join(codes)}{option} runs failed rows again" if codes else ""
+    option = "" if state_dir is None else f" --state-dir {shlex.quote(state_dir)}"
+    return (
+        f"infer retry {shlex.quote(output)} --codes {','.join(codes)}{option} runs failed rows again" if codes else ""
+    )
 
 
 def check_output(state: RunState, output: Output) -> None:

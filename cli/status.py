@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,8 +80,10 @@ def _lines(status: RunStatus, directory: Path, output: str, state_dir: str | Non
             yield "hint:", hint
     elif phase not in (RunPhase.RUNNING, RunPhase.UNKNOWN) and run is not None:
         # A retry that was begun is continued by both.
-        way = f"infer retry {output}" if progress.replaced is not None else "run the same command again"
-        yield "hint:", f"{way} to continue"
+        way = f"infer retry {shlex.quote(output)}" if progress.replaced is not None else "run the same command again"
+        # It would give up at once.
+        limit = ", without --max-errors or --on-error fail," if status.stop_reason == "errors" else ""
+        yield "hint:", f"{way}{limit} to continue"
 
 
 def _output_path(recorded: str, named: str) -> Path:

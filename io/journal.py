@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_SEGMENT_NAME = re.compile(r"seg-\d{6,}\.parquet")
+SEGMENT_NAME = re.compile(r"seg-\d{6,}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class SegmentRecord:
 
     def __post_init__(self) -> None:
         # It becomes a path.
-        if not _SEGMENT_NAME.fullmatch(self.name):
+        if not SEGMENT_NAME.fullmatch(self.name):
             raise ValueError(f"no name of a segment: {self.name!r:.80}")
 
 
@@ -152,6 +152,11 @@ JournalRecord = (
     | ReopenRecord
 )
 _KINDS: dict[str, Any] = {kind.type: kind for kind in JournalRecord.__args__}
+
+
+def segment_number(name: str) -> int:
+    """The 12 of `seg-000012.parquet`."""
+    return int(name[len("seg-") : -len(".parquet")])
 
 
 def encode_record(record: JournalRecord) -> bytes:

@@ -49,7 +49,10 @@ class Holder:
         if (self.host, self.boot_id) != (socket.gethostname(), boot_id()):
             return False
         try:
-            return bool(abs(psutil.Process(self.pid).create_time() - self.start) < 1.0)
+            process = psutil.Process(self.pid)
+            # One that has ended keeps its number until its parent asks, which in a container may be never.
+            has_ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            return not has_ended and abs(process.create_time() - self.start) < 1.0
         except psutil.Error:
             return False
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from infer.io.aside import resolved
+from infer.io.errors import OutputNameError
 from infer.io.output_directory import OutputDirectory
 from infer.io.output_file import OutputFile
+from infer.io.paths import STATE_SUFFIX
 from infer.io.refusals import refusals
 
 if TYPE_CHECKING:
@@ -78,6 +80,10 @@ def open_output(path: str | Path) -> Output:
         StorageError: a name that cannot be.
     """
     target = resolved(path)
+    if target.name.endswith(STATE_SUFFIX):
+        raise OutputNameError(
+            f"a name in {STATE_SUFFIX} is that of what is saved of a run: {target.name}", "choose another name"
+        )
     with refusals("write", path):
         is_directory = str(path).endswith("/") or target.is_dir()
     return OutputDirectory(target) if is_directory else OutputFile(target)

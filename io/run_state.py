@@ -11,13 +11,15 @@ in the directory and in no line was left by a crash, and is removed. What is wri
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from infer.io import storage
-from infer.io.errors import StateError, StorageError
+from infer.io.errors import OutputExistsError, StateError, StorageError
 from infer.io.journal import (
+    SEGMENT_NAME,
     AttemptRecord,
     DropRecord,
     FinalRecord,
@@ -26,6 +28,7 @@ from infer.io.journal import (
     ReopenRecord,
     SegmentRecord,
     StopRecord,
+    segment_number,
 )
 from infer.io.lock import Holder, RunLock
 from infer.io.merge import merge_segments
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from infer.io.suspects import Suspects
 
 LOCK, RUN, JOURNAL = "lock", "run.json", "journal"
+_OURS = re.compile(r"lock|journal|(run\.json|seg-\d{6,}\.parquet)(\.tmp)?")
+"""Names that this module gives: nothing else is ever removed."""
 
 
 class RunState:
@@ -55,6 +60,7 @@ class RunState:
     To be closed; what it holds is safe at any instant.
 
     Raises:
+        OutputExistsError: the directory is no run's, but somebody's data.
         LockedError: another process is at it.
         StorageError: the file system refused.
     """
@@ -65,8 +71,11 @@ class RunState:
         self.notes: list[str] = []
         """What a person should be told of what was found."""
         self._journal: Journal | None = None
+        self._is_known = False
+        """Whether all that is saved has been looked at."""
         self._holder = Holder.this_process(argv)
         self._clear()
+        _check_is_ours(directory)
         self._lock = RunLock(directory / LOCK, self._holder)
         self._is_closed = False
 
@@ -84,7 +93,7 @@ class RunState:
             return
         self._is_closed = True
         with suppress(StorageError):
-            if self._journal is not None and self._is_forgettable():
+            if self._journal is not None and self._is_known and self._is_forgettable():
                 self.discard()
         if self._journal is not None:
             self._journal.close()
@@ -124,6 +133,7 @@ class RunState:
         write_run(self.directory / RUN, run)
         self.run = run
         self._clear()
+        self._is_known = True
 
     def begin_attempt(self) -> None:
         """From here on the process's end without a word is a death."""
@@ -218,6 +228,7 @@ class RunState:
         assert self.run is not None
         self._clear()
         self.progress = SavedRun.of(self._begun.records)
+        self._check_journal()
         for segment in list(self.progress.segments.values()):
             path = self.directory / segment.name
             if is_intact(path, segment.num_bytes, segment.sha256):
@@ -227,7 +238,17 @@ class RunState:
                 drop = DropRecord(segment.name)
                 self._begun.commit(drop)
                 self.progress.add(drop)
+        self._is_known = True
         self._remove_others()
+
+    def _check_journal(self) -> None:
+        """A crash leaves one segment that has no line yet; where there are more, lines are gone, and their rows too."""
+        names = [name for name in storage.list_names(self.directory) if SEGMENT_NAME.fullmatch(name)]
+        beyond = [name for name in names if segment_number(name) > self.progress.num_segments_ever]
+        if self.progress.final is None and len(beyond) > 1:
+            raise StateError(
+                f"the journal does not know {len(beyond)} segments of saved rows: {self.directory}", RESTART
+            )
 
     def _add_saved(self, rows: list[int], name: str) -> None:
         for row in rows:
@@ -242,7 +263,7 @@ class RunState:
         """Whatever no line of the journal stands for."""
         kept = {LOCK, *self.progress.segments} | ({RUN, JOURNAL} if self.run is not None else set())
         for name in storage.list_names(self.directory):
-            if name not in kept:
+            if name not in kept and _OURS.fullmatch(name):
                 storage.remove(self.directory / name)
 
     def _write(self, table: pa.Table) -> SegmentRecord:
@@ -259,3 +280,17 @@ class RunState:
         first_row, last_row = table[ROW][0].as_py(), table[ROW][-1].as_py()
         failures = Counter(code for code in table["error_code"].to_pylist() if code is not None)
         return SegmentRecord(name, table.num_rows, first_row, last_row, num_bytes, sha256, now(), dict(failures))
+
+
+def _check_is_ours(directory: Path) -> None:
+    """Before anything is written there. Hidden files are nobody's: a file manager's, or those of NFS."""
+    names: list[str] = []
+    # It is not there, or another run has just removed it.
+    with suppress(StorageError):
+        names = storage.list_names(directory)
+    others = [name for name in names if not name.startswith(".") and not _OURS.fullmatch(name)]
+    if others:
+        raise OutputExistsError(
+            f"rows cannot be saved in a directory that holds something else: {directory / others[0]}",
+            "choose another name for the output, or another place for what is saved with --state-dir",
+        )

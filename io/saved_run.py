@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from infer.io.journal import DropRecord, FinalRecord, PublishRecord, ReopenRecord, SegmentRecord
+from infer.io.journal import DropRecord, FinalRecord, PublishRecord, ReopenRecord, SegmentRecord, segment_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ class SavedRun:
 
     def _count(self, segment: SegmentRecord) -> None:
         # By its name: a journal that somebody has shortened must not lead to a name that is taken.
-        self.num_segments_ever = max(self.num_segments_ever, int(segment.name[len("seg-") : -len(".parquet")]))
+        self.num_segments_ever = max(self.num_segments_ever, segment_number(segment.name))
 
     @property
     def failures(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from job_flags import run_flags
 
 from infer.cli.config import JobConfig
 from infer.cli.error_limit import parse_error_limit
-from infer.cli.errors import UsageError
+from infer.cli.errors import StandardOutputError, UsageError
 from infer.cli.job import run_job
 from infer.cli.prompt import PromptSpec
 from infer.engine.config import EngineConfig
@@ -394,6 +394,15 @@ def test_run_whose_reader_has_gone_ends(tmp_path):
         errors = process.stderr.read().decode()
     assert process.returncode == 7
     assert errors.endswith("error: nobody reads standard output any more\n")
+
+
+def test_rows_for_a_standard_output_that_is_closed_are_refused(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "in.jsonl", {"text": "a"})
+    # As Python has it where the process was started without one.
+    monkeypatch.setattr(sys, "stdout", None)
+    config = JobConfig((source,), "-", seed=0, prompt=PromptSpec(prompt_column="text"))
+    with pytest.raises(StandardOutputError, match="standard output is closed"):
+        run_job(config, lambda *_: pytest.fail("nothing is to be loaded"), identify_echo)
 
 
 def test_rows_may_come_from_standard_input(tmp_path, monkeypatch):

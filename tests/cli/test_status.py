@@ -36,7 +36,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
 def test_run_that_is_done_is_told_in_lines(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_flags("in.jsonl", "out.parquet", EchoEngine(failures={3: ["oom"] * 9, 4: ["oom"] * 9}), model="echo")
     lines = said(capsys, "out.parquet")
-    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00, \d\d:\d\d ago", lines.pop("last saved"))
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00, \d+ s ago", lines.pop("last saved"))
     assert re.fullmatch(r"[0-9a-f]{16}, begun 20[\d:T+-]+, seed 5", lines.pop("run"))
     assert lines == {
         "state": "done",
@@ -80,7 +80,16 @@ def test_run_that_died_is_told_with_its_suspects(directory: Path, capsys: pytest
 
 def test_run_that_gave_up_says_so(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_flags("in.jsonl", "out.parquet", EchoEngine(max_num_seqs=1), on_error="fail")
-    assert said(capsys, "out.parquet")["state"] == "stopped: more rows failed than may"
+    lines = said(capsys, "out.parquet")
+    assert lines["state"] == "stopped: more rows failed than may"
+    assert lines["hint:"] == "run the same command again, without --max-errors or --on-error fail, to continue"
+
+
+@pytest.mark.usefixtures("directory")
+def test_hint_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    run_flags("in.jsonl", "my out.parquet", EchoEngine(failures={3: ["oom"] * 9}), state_dir="my states")
+    hint = said(capsys, "my out.parquet", "--state-dir", "my states")["hint:"]
+    assert hint == "infer retry 'my out.parquet' --codes oom --state-dir 'my states' runs failed rows again"
 
 
 def test_json_is_one_object(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

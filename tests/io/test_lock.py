@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from infer.io import lock, storage
@@ -53,6 +54,16 @@ def test_holder_of_the_same_number_is_another_process_if_it_began_at_another_tim
     assert replace(holder, start=holder.start + 0.5).is_alive
     assert not replace(holder, start=holder.start - 1.5).is_alive
     assert not replace(holder, start=holder.start + 1.5).is_alive
+
+
+def test_holder_that_has_ended_is_not_alive_although_its_parent_never_asked(holder: Holder) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        child = replace(holder, pid=process.pid, start=psutil.Process(process.pid).create_time())
+        assert child.is_alive
+        process.kill()
+        # Its end is awaited, and it is left to be a zombie.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not child.is_alive
 
 
 def test_holder_of_another_machine_or_before_a_reboot_is_not_alive(holder: Holder) -> None:

@@ -230,3 +230,9 @@ def test_output_is_readable_by_whom_the_umask_says(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert (tmp_path / "out.parquet").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("name", ["out.parquet.infer", "out.infer/"])
+def test_output_is_not_called_like_what_is_saved_of_a_run(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputNameError, match=r"^a name in \.infer is that of what is saved of a run: out"):
+        open_output(f"{tmp_path}/{name}")

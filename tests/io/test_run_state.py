@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from infer.io import run_state, storage
-from infer.io.errors import LockedError, StateError, StorageError
+from infer.io.errors import LockedError, OutputExistsError, StateError, StorageError
 from infer.io.fingerprint import Fingerprint
 from infer.io.journal import (
     AttemptRecord,
@@ -125,7 +125,7 @@ def _fields(record: SegmentRecord) -> dict[str, object]:
 def test_what_no_line_stands_for_is_removed(begun: RunState, directory: Path) -> None:
     begun.save(results(1), SCHEMA)
     begun.close()
-    for name in ("seg-000002.parquet", "seg-000003.parquet.tmp", "run.json.tmp", "strange"):
+    for name in ("seg-000002.parquet", "seg-000003.parquet.tmp", "run.json.tmp"):
         (directory / name).write_bytes(b"x")
     with opened(directory):
         assert names(directory) == ["journal", "lock", "run.json", "seg-000001.parquet"]
@@ -343,3 +343,38 @@ def test_run_whose_journal_is_gone_is_refused_and_keeps_its_segments(begun: RunS
         state.recover()
     assert "--restart" in caught.value.hint
     assert "seg-000001.parquet" in names(directory)
+
+
+@pytest.mark.parametrize("name", ["part-00000.parquet", "_SUCCESS", "lock.txt", "seg-1.parquet", "sub"])
+def test_directory_of_something_else_is_refused_and_left_alone(directory: Path, name: str) -> None:
+    directory.mkdir()
+    (directory / "lock").write_text("mine")
+    if name == "sub":
+        (directory / name).mkdir()
+    else:
+        (directory / name).write_text("mine")
+    with pytest.raises(OutputExistsError, match=name):
+        RunState(directory, ["infer", "run"])
+    assert names(directory) == sorted(["lock", name])
+    assert (directory / "lock").read_text() == "mine"
+
+
+def test_hidden_files_in_a_state_directory_are_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    (directory / ".nfs0001").write_text("")
+    with opened(directory) as state:
+        state.begin(run_record())
+        state.discard()
+    assert ".nfs0001" in names(directory)
+
+
+def test_segments_that_a_journal_has_lost_are_not_thrown_away(begun: RunState, directory: Path) -> None:
+    for row in range(3):
+        begun.save(results(row), SCHEMA)
+    begun.close()
+    (directory / "journal").write_bytes(b"")
+    with RunState(directory, []) as state:
+        with pytest.raises(StateError, match=f"^the journal does not know 3 segments of saved rows: {directory}$"):
+            state.recover()
+        state.close()
+    assert len([name for name in names(directory) if name.startswith("seg-")]) == 3
