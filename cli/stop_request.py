@@ -59,10 +59,7 @@ def stop_error(cause: StopCause, num_rows_saved: int | None = None) -> CommandEr
     by = "interrupted" if cause.is_interrupt else f"stopped by {cause.name}"
     saved = "" if num_rows_saved is None else f", rows saved: {num_rows_saved:,}"
     error_class = InterruptError if cause.is_interrupt else StoppedEarlyError
-    hint = "run the same command again to continue"
-    if num_rows_saved == 0:
-        hint = "nothing was lost, for nothing was done: run the same command again"
-    return error_class(f"{by}{saved}", hint)
+    return error_class(f"{by}{saved}", "run the same command again to continue")
 
 
 class StopRequest:

@@ -54,9 +54,7 @@ def merge_segments(
 
 
 def _as_batch(table: pa.Table) -> pa.RecordBatch:
-    columns = [column.combine_chunks() for column in table.columns]
-    chunks = [column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns]
-    return pa.RecordBatch.from_arrays(chunks, schema=table.schema)
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 
 def _check_rows(rows: pa.Array, first: int) -> None:

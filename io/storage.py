@@ -104,7 +104,8 @@ class NewFile:
 class AppendFile:
     """A file that only grows. What was appended survives this process at once, and the machine after `sync`.
 
-    After a failure it takes nothing more: part of what was appended may be there.
+    After a failure it takes nothing more: part of what was appended may be there. Where it was `sync` that failed, the
+    next one would succeed, whatever the system has given up by then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,8 +124,10 @@ class AppendFile:
         self._has_failed = False
 
     def sync(self) -> None:
+        had_failed, self._has_failed = self._has_failed, True
         with refusals("write", self.path):
             os.fdatasync(self._descriptor)
+        self._has_failed = had_failed
 
     def truncate(self, num_bytes: int) -> None:
         with refusals("write", self.path):

@@ -19,7 +19,6 @@ from infer.io.journal import (
     EnteredRecord,
     FinalRecord,
     ReopenRecord,
-    SegmentRecord,
     StopRecord,
 )
 
@@ -65,10 +64,8 @@ def find_suspects(records: Iterable[JournalRecord], saved: RowSet, host: str, bo
             case EnteredRecord() if attempt is not None:
                 attempt.last_row = max(attempt.last_row, record.last_row)
             case AloneRecord() if attempt is not None:
+                # To the end of the attempt: whoever runs alone does so after all the others.
                 attempt.alone = record.row
-            case SegmentRecord() if attempt is not None and attempt.alone is not None:
-                # It has survived; what is saved is looked up below.
-                attempt.alone = None if attempt.alone in saved else attempt.alone
     deaths += [attempt] if attempt is not None else []
     marks = sorted((death.last_row for death in deaths if death.alone is None), reverse=True)
     # A mark may lie behind the last row: it is set ahead.

@@ -213,7 +213,7 @@ def test_run_says_what_it_does_on_standard_error(tmp_path, capsys):
     assert lines[:3] == ["model echo", "sampling: greedy, max_tokens 4, seed 7", "kv cache: none"]
     assert lines[3].startswith("2/2 rows  100%  2 saved  1 failed  ")
     assert lines[4].startswith("done  2 rows in ")
-    assert "  1 empty_prompt  the prompt is empty" in lines
+    assert "  1 empty_prompt  row 1: the prompt is empty" in lines
 
 
 @pytest.mark.parametrize(

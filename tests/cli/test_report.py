@@ -77,7 +77,7 @@ def test_report_counts_failures_with_an_example_and_says_what_to_do() -> None:
     assert printed(summary, tally.counts()) == (
         "done  5,000 rows in 03:12, 2,000 of them in an earlier run, 1,201 failed  ->  reviews.infer.parquet\n"
         "  prompt       812,345 tokens  4,270 tok/s  40% from the prefix cache\n"
-        "  generated    154,000 tokens    810 tok/s  26.3 rows/s\n"
+        "  generated    154,000 tokens    810 tok/s  15.8 rows/s\n"
         "  time                190.2 s               and 2.1 s to load the model\n"
         "  preemptions              12               70,000 tokens computed again\n"
         "  1,200 prompt_too_long  first: in.jsonl:20: prompt has more tokens than max_model_len: 8,192\n"

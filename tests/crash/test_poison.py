@@ -58,6 +58,18 @@ def test_row_that_kills_the_process_is_poison(
     figure("row that kills the process", f"row {row} of {job.num_rows}: poison in run {len(requests)}")
 
 
+@pytest.mark.parametrize("row", [0, 39])
+def test_row_whose_prompt_kills_the_process_before_it_is_one_is_poison(
+    runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None], row: int
+) -> None:
+    job = SmallJob("out.jsonl", 40)
+    where = job.make(tmp_path / "job")
+    requests = run_until_it_ends(runs, job, where, StandIn(hostile_prompts=(job.text(row),)))
+    assert errors(job, where) == {3: "empty_prompt", row: "poison"}
+    assert len(requests) <= MOST_RUNS
+    figure("row whose prompt kills the process", f"row {row} of {job.num_rows}: poison in run {len(requests)}")
+
+
 @pytest.mark.slow
 def test_rows_that_kill_the_process_are_poison(
     runs: ForkedRuns, tmp_path: Path, figure: Callable[[str, str], None]

@@ -53,6 +53,24 @@ def test_touch_takes_a_block_out_of_the_middle_of_the_free_queue():
     pool.check()
 
 
+def test_reset_pool_holds_and_knows_nothing_and_tells_what_was_held():
+    pool = BlockPool(4)
+    a, b, c = pool.allocate(3)
+    pool.cache(a, hash_block(None, [1]))
+    pool.touch([b])
+    pool.cache(c, hash_block(None, [2]))
+    pool.free([c])
+    pool.allocate(2)
+    assert pool.evicted
+    pool.reset()
+    pool.check()
+    events = pool.take_events()
+    assert (events.given, events.freed, events.evicted) == ([1, 2, 3, 4, 3], [3, 1, 2, 3, 4], {})
+    assert pool.lookup(hash_block(None, [1])) is None
+    assert pool.block_states() == bytes([FREE] * 4)
+    assert ids(pool.allocate(4)) == [1, 2, 3, 4]
+
+
 def test_block_states_follow_every_operation():
     pool = BlockPool(3)
     a, b = pool.allocate(2)

@@ -75,6 +75,20 @@ def test_prefix_that_was_evicted_by_a_failed_plan_is_not_kept():
     assert scheduler.schedule().transfers.out == ()
 
 
+def test_scheduler_without_its_host_memory_goes_on():
+    scheduler = make_scheduler(6, 2, num_host_blocks=8, enable_host_cache=True, preemption_mode="swap")
+    sequences = [make_sequence(4, max_tokens=6) for _ in range(3)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    while not any(sequence.status is SequenceStatus.SWAPPED for sequence in sequences):
+        run_step(scheduler)
+    scheduler.reset(sequences)
+    scheduler.kv_cache_manager.drop_tiers()
+    scheduler.check()
+    finish_all(scheduler, 2)
+    assert all(sequence.status is SequenceStatus.FINISHED for sequence in sequences)
+
+
 def test_drafts_of_a_failed_step_are_forgotten():
     scheduler = make_scheduler(16, 4)
     sequence = make_sequence([5, 6, 7, 5, 6, 7, 5, 6], max_tokens=8)

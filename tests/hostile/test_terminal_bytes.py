@@ -220,6 +220,8 @@ def test_what_libraries_say_is_shown_harmless(run, monkeypatch):
         # As their handlers do, which take the stream that is there.
         handler = logging.StreamHandler()
         logger = logging.getLogger("somebody.else")
+        # Or the tests' own report would hold it, which cannot be sent from process to process.
+        logger.propagate = False
         logger.addHandler(handler)
         logger.error(TEXT)
         logger.removeHandler(handler)

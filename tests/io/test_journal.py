@@ -88,7 +88,24 @@ def test_bad_line_before_a_good_one_is_an_error() -> None:
         damaged[position] ^= 1
         with pytest.raises(StateError, match=r"^the journal is damaged behind byte 0$") as caught:
             decode_journal(bytes(damaged))
-        assert "--restart" in caught.value.hint
+        assert caught.value.hint == "begin again with --restart, which discards it"
+
+
+def test_empty_line_before_a_good_one_is_an_error() -> None:
+    with pytest.raises(StateError, match=r"^the journal is damaged behind byte 0$"):
+        decode_journal(b"\n" + JOURNAL)
+
+
+def test_damaged_journal_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    damaged = b"x" + JOURNAL
+    path.write_bytes(damaged)
+    for read in (read_journal, Journal):
+        with pytest.raises(StateError) as caught:
+            read(path)
+        assert str(caught.value) == f"the journal is damaged behind byte 0: {path}"
+        assert caught.value.hint == "begin again with --restart, which discards it"
+        assert path.read_bytes() == damaged
 
 
 def test_record_of_an_unknown_kind_is_an_error() -> None:
@@ -100,8 +117,29 @@ def test_record_of_an_unknown_kind_is_an_error() -> None:
         b"7",
         b"{",
     ):
-        with pytest.raises(StateError, match="of an unknown kind"):
+        with pytest.raises(StateError) as caught:
             decode_line(b"%08x %s" % (zlib.crc32(data), data))
+        assert str(caught.value) == f"the journal has a record of an unknown kind: {data.decode()}"
+        assert caught.value.hint == "it is a newer infer's: run that one, or --restart"
+
+
+def test_record_of_an_unknown_kind_is_shown_in_part_and_whatever_its_bytes_are() -> None:
+    data = b"\xff" + b"x" * 300
+    with pytest.raises(StateError) as caught:
+        decode_line(b"%08x %s" % (zlib.crc32(data), data))
+    assert str(caught.value).endswith(": \\xff" + "x" * 199)
+
+
+def test_records_hold_records_whatever_they_were_made_of() -> None:
+    file = FileRecord(10, "cd" * 32)
+    for files in ((file,), [file], [{"num_bytes": 10, "sha256": "cd" * 32}]):
+        assert PublishRecord(files).files == (file,)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["../seg-000001.parquet", "seg-1.parquet", "seg-000001.parquet/x", "", "/" * 200])
+def test_name_that_is_no_segments_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^no name of a segment: {repr(name)[:80]}$"):
+        SegmentRecord(name, 1, 0, 0, 1, "", "")
 
 
 def test_journal_that_is_missing_is_made_and_its_name_is_synced(
@@ -137,6 +175,45 @@ def test_commit_reaches_the_disk_and_note_does_not(tmp_path: Path, monkeypatch: 
         assert sizes == [len(encode_record(EnteredRecord(1)) + encode_record(SEGMENT))]
         assert journal.records == [EnteredRecord(1), SEGMENT]
     assert read_journal(tmp_path / "journal") == [EnteredRecord(1), SEGMENT]
+
+
+@pytest.mark.parametrize("tail", [b"", b"torn"])
+def test_journal_that_is_there_reaches_the_disk_before_it_is_gone_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
+) -> None:
+    (tmp_path / "journal").write_bytes(JOURNAL + tail)
+    synced: list[int] = []
+    monkeypatch.setattr(storage.os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    with Journal(tmp_path / "journal"):
+        assert synced == [len(JOURNAL)]
+
+
+def test_journal_that_cannot_be_opened_holds_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / "journal").write_bytes(JOURNAL)
+    monkeypatch.setattr(storage.os, "fdatasync", refuse)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(StorageError, match="input/output error"):
+        Journal(tmp_path / "journal")
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_journal_takes_nothing_after_it_could_not_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fail_once(_: int) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(storage.os, "fdatasync", fail_once)
+    with Journal(tmp_path / "journal") as journal:
+        with pytest.raises(StorageError, match="input/output error"):
+            journal.commit(EnteredRecord(1))
+        # The system may have given the line up: a good one behind it would make what is lost look like damage.
+        with pytest.raises(StorageError, match="it failed before"):
+            journal.commit(EnteredRecord(2))
 
 
 def test_journal_takes_nothing_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -137,6 +139,19 @@ def test_output_is_known_by_its_journal(tmp_path: Path, name: str) -> None:
         assert not is_published(job.output, files)
 
 
+def test_output_that_cannot_be_read_is_an_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.publish()
+    assert job.state.progress.publish is not None
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(publish_module, "check_seal", refuse)
+    for read in (lambda output: is_published(output, job.state.progress.publish.files), published_record):
+        with pytest.raises(StorageError, match=f"^cannot read {job.output.path}: input/output error$"):
+            read(job.output)
+
+
 def test_parquet_is_sealed_and_says_which_run_it_is_of(job: Job) -> None:
     job.publish()
     assert check_seal(job.output.path)[1] == ""
@@ -158,6 +173,25 @@ def test_file_that_was_damaged_before_it_got_its_name_never_gets_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_whole_output_of_other_content_never_gets_the_name(tmp_path: Path, name: str) -> None:
+    job = Job(tmp_path, name)
+    (tmp_path / "other").mkdir()
+    other = Job(tmp_path / "other", name)
+    other.results[0]["response"] = "wrong"
+    batch = pa.RecordBatch.from_pylist(other.results, other.schema.results)
+
+    def swap() -> None:
+        # As sound as the right one, and of the same run by what it says.
+        other.output.write(other.output.aside("1f2e"), iter([(other.rows, batch)]), other.schema, other.record.footer())
+        job.aside_file().write_bytes(other.aside_file().read_bytes())
+
+    with job.state, other.state:
+        with pytest.raises(StorageError, match=r"^what was written reads back as something else: "):
+            job.publish(swap)
+        assert names(tmp_path) == {"in.jsonl", "other", "out.infer"}
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_file_that_cannot_be_read_back_is_an_error_of_the_device(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,9 +202,57 @@ def test_file_that_cannot_be_read_back_is_an_error_of_the_device(
 
     monkeypatch.setattr(publish_module, "verify_output", unreadable)
     with job.state:
-        with pytest.raises(StorageError, match=r"^what was written cannot be read back: cannot read it: input/output"):
+        with pytest.raises(StorageError, match=r"^what was written cannot be read back: cannot read it: ") as caught:
+            job.publish()
+        assert caught.value.hint == "the device may be failing: all rows are saved, run the same command again"
+        assert names(tmp_path) == {"in.jsonl", "out.infer"}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_output_that_is_not_what_the_run_says_of_it_never_gets_the_name(tmp_path: Path, name: str) -> None:
+    job = Job(tmp_path, name)
+    job.record = dataclasses.replace(job.record, num_rows=NUM_ROWS + 1)
+    with job.state:
+        with pytest.raises(StorageError, match=r"^what was written reads back as something else: .*101 rows"):
             job.publish()
         assert names(tmp_path) == {"in.jsonl", "out.infer"}
+
+
+def test_error_at_the_end_is_told_also_where_clearing_up_fails(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def changed() -> None:
+        patched.setattr(storage.os, "unlink", refuse)
+        raise InputError("the input has changed")
+
+    with monkeypatch.context() as patched, pytest.raises(InputError, match="has changed"):
+        job.publish(changed)
+    job.publish()
+    assert rows_of(job.output.path) == job.expected()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_output_of_before_failed_rows_ran_again_is_replaced_and_anybody_elses_is_not(tmp_path: Path, name: str) -> None:
+    job = Job(tmp_path, name)
+    with job.state:
+        job.publish()
+        kept = [each for each in job.results if each["error_code"] is None]
+        job.state.reopen(iter([pa.Table.from_pylist(kept, job.schema.results)]))
+        for each in job.results:
+            if each["error_code"] == "oom":
+                each |= {"response": "now", "error_code": None, "error": None, "finish_reason": "stop"}
+        saved = job.state.saved
+        job.state.save([each for each in job.results if each["_row"] not in saved], job.schema.results)
+        (path,) = job.output.files()
+        old = path.read_bytes()
+        path.write_bytes(b"precious" + old[8:])
+        with pytest.raises(OutputExistsError):
+            job.publish()
+        assert path.read_bytes() == b"precious" + old[8:]
+        path.write_bytes(old)
+        job.publish()
+        assert rows_of(job.output.path) == job.expected()
 
 
 def test_input_that_changed_is_found_before_anything_appears(job: Job, tmp_path: Path) -> None:
@@ -284,6 +366,13 @@ def test_rows_and_results_come_in_pieces_of_their_own() -> None:
     batches = [pa.RecordBatch.from_pydict({"_row": rows}) for rows in ([0, 1, 2], [3], [4, 5])]
     joined = list(join_rows((Row(index, None) for index in range(6)), iter(batches)))
     assert [[row.index for row in block] for block, _ in joined] == [[0, 1, 2], [3], [4, 5]]
+
+
+def test_rows_of_many_blocks_stay_with_their_results() -> None:
+    batches = [pa.RecordBatch.from_pydict({"_row": list(range(start, start + 40))}) for start in (0, 40)]
+    joined = list(join_rows((Row(index, Block()) for index in range(80)), iter(batches)))  # type: ignore[arg-type]
+    assert [len(block) for block, _ in joined] == [16, 16, 8] * 2
+    assert [[row.index for row in block] for block, _ in joined] == [batch["_row"].to_pylist() for _, batch in joined]
 
 
 def test_input_that_has_become_shorter_is_an_error() -> None:

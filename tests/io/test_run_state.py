@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from infer.io.journal import (
     FileRecord,
     FinalRecord,
     Journal,
+    PublishRecord,
     SegmentRecord,
     StopRecord,
     read_journal,
@@ -86,14 +88,36 @@ def test_results_come_back_in_order_and_the_segments_go_with_the_end(begun: RunS
     begun.save(results(*range(5)), SCHEMA)
     assert [row for batch in begun.results() for row in batch.to_pylist()] == results(*range(10))
     begun.note_publish([FileRecord(5, "ab")], OUTPUT)
+    publish = PublishRecord((FileRecord(5, "ab"),), OUTPUT.to_json())
+    assert begun.progress.publish == publish
     begun.finish()
     assert names(directory) == ["journal", "lock", "run.json"]
     begun.close()
     with opened(directory) as state:
         assert state.progress.final == FinalRecord(10, {})
         assert state.progress.publish is not None
-        assert state.progress.publish.files == (FileRecord(5, "ab"),)
+        assert state.progress.publish.files == publish.files
+        assert OutputRecord.from_json(state.progress.publish.record) == OUTPUT
         assert state.progress.num_rows == 10
+
+
+def test_end_says_how_many_rows_failed(begun: RunState, directory: Path) -> None:
+    begun.save(results(1, 2, code="oom"), SCHEMA)
+    begun.save(results(0, 3, 4, 5, 6, 7, 8, 9), SCHEMA)
+    begun.finish()
+    assert begun.progress.final == FinalRecord(10, {"oom": 2})
+    assert read_journal(directory / "journal")[-1] == FinalRecord(10, {"oom": 2})
+
+
+def test_journal_says_when(begun: RunState, directory: Path) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    begun.begin_attempt()
+    begun.save(results(1), SCHEMA)
+    attempt, segment = read_journal(directory / "journal")[-2:]
+    assert isinstance(attempt, AttemptRecord)
+    assert isinstance(segment, SegmentRecord)
+    for text in (attempt.started, segment.saved):
+        assert before <= datetime.fromisoformat(text) <= datetime.now(UTC)
 
 
 def test_row_is_not_saved_twice(begun: RunState) -> None:
@@ -114,7 +138,8 @@ def test_segments_that_overlap_are_a_bug(begun: RunState, directory: Path) -> No
     with Journal(directory / "journal") as journal:
         journal.commit(segment.__class__(**{**_fields(segment), "name": "seg-000002.parquet"}))
     (directory / "seg-000002.parquet").write_bytes((directory / segment.name).read_bytes())
-    with RunState(directory, []) as state, pytest.raises(StateError, match="row 1 is saved twice"):
+    twice = "row 1 is saved twice, in seg-000002.parquet too: this is a bug in infer"
+    with RunState(directory, []) as state, pytest.raises(StateError, match=f"^{twice}$"):
         state.recover()
 
 
@@ -272,6 +297,45 @@ def test_segment_whose_rename_fails_can_be_saved_again(
     assert list(begun.saved) == [1]
 
 
+def test_segment_that_cannot_be_renamed_or_removed_says_why_it_could_not_be_saved(
+    begun: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.os, "rename", refuse)
+        patched.setattr(storage.os, "unlink", refuse)
+        with pytest.raises(StorageError, match=r"^cannot write .*/seg-000001\.parquet: input/output error"):
+            begun.save(results(1), SCHEMA)
+    assert len(begun.saved) == 0
+
+
+@pytest.mark.parametrize("call", ["unlink", "listdir"])
+def test_lock_is_given_back_also_where_nothing_can_be_cleared_up(
+    begun: RunState, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    begun.note_stop()
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.os, call, refuse)
+        begun.close()
+    with opened(directory):
+        pass
+    assert not directory.exists()
+
+
+def test_stop_that_cannot_be_noted_raises_nothing(begun: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.os, "write", refuse)
+        begun.note_stop()
+
+
 @pytest.mark.parametrize("error", [StorageError("cannot read it"), KeyboardInterrupt()])
 def test_nothing_is_forgotten_by_a_run_that_ends_while_it_looks_at_what_is_saved(
     begun: RunState, directory: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -300,6 +364,7 @@ def test_run_that_ended_is_not_forgotten(begun: RunState, directory: Path) -> No
 def test_run_that_is_about_to_publish_is_not_forgotten(begun: RunState, directory: Path) -> None:
     begun.note_publish([], OUTPUT)
     begun.note_stop()
+    assert read_journal(directory / "journal")[-1] == StopRecord("at once")
     begun.close()
     assert names(directory) == ["journal", "lock", "run.json"]
 
@@ -319,6 +384,7 @@ def test_state_that_was_closed_leaves_alone_what_came_after_it(begun: RunState, 
 
 def test_state_without_a_run_takes_nothing(directory: Path) -> None:
     with opened(directory) as state:
+        assert state.saved.num_rows == 0
         state.note_stop()
         with pytest.raises(AssertionError, match=f"no run in {directory}"):
             state.note(StopRecord("x"))

@@ -169,10 +169,28 @@ def test_append_file_takes_nothing_after_a_failure(tmp_path: Path, monkeypatch: 
         patched.setattr(storage.os, "write", refusing(errno.EIO))
         with pytest.raises(StorageError, match="input/output error"):
             file.append(b"1")
-    with pytest.raises(StorageError, match=f"^cannot write {tmp_path}/a: it failed before$"):
-        file.append(b"1")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"^cannot write {tmp_path}/a: it failed before$"):
+            file.append(b"1")
+        file.sync()
     file.close()
     assert (tmp_path / "a").read_bytes() == b""
+
+
+def test_append_file_takes_nothing_after_it_could_not_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = AppendFile(tmp_path / "a")
+    file.append(b"1")
+    file.sync()
+    file.append(b"2")
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.os, "fdatasync", refusing(errno.EIO))
+        with pytest.raises(StorageError, match="input/output error"):
+            file.sync()
+    with pytest.raises(StorageError, match=f"^cannot write {tmp_path}/a: it failed before$"):
+        file.append(b"3")
+    file.close()
 
 
 @pytest.mark.parametrize(("call", "method"), [("fdatasync", "sync"), ("ftruncate", "truncate")])

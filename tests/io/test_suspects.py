@@ -74,6 +74,12 @@ def test_row_that_ended_alone_is_cleared_by_what_is_saved_of_it() -> None:
     assert find(*dead, *attempt, *attempt, saved=(1,)) == suspects(4, {0, 3}, {2})
 
 
+def test_death_after_a_row_ended_alone_accuses_nobody() -> None:
+    dead = [ATTEMPT, EnteredRecord(3), ATTEMPT, EnteredRecord(3)]
+    attempt = [ATTEMPT, EnteredRecord(9), AloneRecord(1), SEGMENT]
+    assert find(*dead, *attempt, *attempt, saved=(1,)) == suspects(4, {0, 2, 3})
+
+
 def test_machine_that_went_down_is_no_rows_fault() -> None:
     attempt = [REBOOTED, EnteredRecord(3)]
     assert find(*attempt, *attempt, *attempt) == suspects(0, set())

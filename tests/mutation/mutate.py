@@ -32,6 +32,7 @@ MIN_SHARE = 0.85
 _SCHEDULER_TESTS = [
     "tests/engine/test_scheduler.py",
     "tests/engine/test_scheduling_policies.py",
+    "tests/engine/test_scheduler_reset.py",
     "tests/engine/test_forking.py",
     "tests/engine/test_scheduler_drafts.py",
     "tests/engine/test_admission.py",
@@ -40,7 +41,11 @@ _SCHEDULER_TESTS = [
     "tests/engine/test_scheduler_properties.py",
     "tests/engine/test_scheduler_machine.py",
 ]
-_POOL_TESTS = ["tests/engine/test_block_pool.py", "tests/engine/test_step_record.py"]
+_POOL_TESTS = [
+    "tests/engine/test_block_pool.py",
+    "tests/engine/test_step_record.py",
+    "tests/engine/test_scheduler_reset.py",
+]
 MODULES = {
     "engine/block.py": ["tests/engine/test_block.py", *_POOL_TESTS],
     "engine/block_pool.py": _POOL_TESTS,
@@ -50,6 +55,11 @@ MODULES = {
         *_SCHEDULER_TESTS,
     ],
     "engine/scheduler.py": _SCHEDULER_TESTS,
+    "io/journal.py": ["tests/io/test_journal.py"],
+    "io/merge.py": ["tests/io/test_merge.py"],
+    "io/publish.py": ["tests/io/test_publish.py"],
+    "io/run_state.py": ["tests/io/test_run_state.py"],
+    "io/suspects.py": ["tests/io/test_suspects.py"],
 }
 """Each with the tests that have to notice: few and fast, the fastest first."""
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -192,13 +192,7 @@ def _be_child(spec: RunSpec, log: Path) -> None:
             os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT), descriptor)
         (log / "requests").touch()
         os.chdir(spec.cwd)
-        stand_in = StandIn(
-            spec.stand_in.max_num_seqs,
-            spec.stand_in.step_seconds,
-            spec.stand_in.hostile_rows,
-            str(log / "requests"),
-        )
-        install(stand_in)
+        install(replace(spec.stand_in, requests=str(log / "requests")))
         tracer = storage_trace.Tracer(log / "trace") if spec.is_traced else None
         if spec.broken is not None:
             broken_protocols.BROKEN[spec.broken]()

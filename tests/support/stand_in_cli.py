@@ -19,9 +19,12 @@ import typer.main
 from echo_engine import EchoEngine
 
 from infer.cli import app, job, job_fingerprint
+from infer.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from infer.engine.control_tokens import PromptText
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,26 @@ class StandIn:
     step_seconds: float = 0.0
     hostile_rows: tuple[int, ...] = ()
     """The process dies whenever one of these is in a step."""
+    hostile_prompts: tuple[str, ...] = ()
+    """The process dies whenever one of these is tokenised."""
     requests: str | None = None
     """The file to which the index of every row that reaches the engine is appended."""
+
+
+class StandInTokenizer(Tokenizer):
+    hostile_prompts: tuple[str, ...] = ()
+
+    def encode_batch(self, prompts: Sequence[PromptText], *, add_special_tokens: bool) -> list[list[int]]:
+        if any(prompt.text in self.hostile_prompts for prompt in prompts):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode_batch(prompts, add_special_tokens=add_special_tokens)
 
 
 class StandInEngine(EchoEngine):
     def __init__(self, stand_in: StandIn) -> None:
         super().__init__(max_num_seqs=stand_in.max_num_seqs)
+        self.tokenizer = StandInTokenizer(echo_engine.chatml_tokenizer(chat_template=None))
+        self.tokenizer.hostile_prompts = stand_in.hostile_prompts
         self._stand_in = stand_in
         self._log: int | None = None
         if stand_in.requests is not None:
