@@ -25,7 +25,7 @@ _FORBIDDEN = re.compile(
     r"|configuration_files|gguf_file|tokenizer_object|init_inputs|sub_configs.*|__.*"
 )
 """Names of code, of other files to be read, of arguments, and of what Python itself keeps in an object."""
-_ALLOWED = re.compile(r"__type")
+_ALLOWED = re.compile(r"__type|__float__")
 """How older tokenizers mark a special token."""
 _SPECIAL_TOKENS = "special_tokens_map.json"
 _JUDGED = ("tokenizer_config.json", "generation_config.json", _SPECIAL_TOKENS)

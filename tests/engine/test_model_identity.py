@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,6 @@ FILES = {
     "chat_template.jinja": "chat template",
 }
 MORE_FILES = {
-    "model-00002-of-00002.safetensors": "model weights",
     "tokenizer_config.json": "tokenizer",
     "tokenizer.model": "tokenizer",
     "special_tokens_map.json": "tokenizer",
@@ -136,13 +136,22 @@ def test_model_that_is_not_there_is_an_error(model: Path) -> None:
     with pytest.raises(ModelError, match="there is no such model directory or file"):
         identify(model / "no" / "model" / "here")
     (model / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"^there are no \.safetensors files in "):
+    with pytest.raises(ModelError, match=r"^there is no model\.safetensors in "):
         identify(model)
 
 
 def test_model_whose_file_cannot_be_read_is_an_error(model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    (model / "model.safetensors").mkdir()
-    (model / "b.safetensors").symlink_to("/proc/self/mem")
+    (model / "tokenizer.model").symlink_to("/proc/self/mem")
     with pytest.raises(ModelError, match=f"^{model} cannot be read: Input/output error$"):
         identify(model)
+
+
+def test_shards_are_one_field(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    index = {"weight_map": dict(zip("ab", shards, strict=True))}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    for name in shards:
+        (model / name).write_text("one")
+    for name in shards:
+        assert changed(model, partial((model / name).write_text, "other")) == ["model weights"]

@@ -79,7 +79,9 @@ class Run:
         select.select([descriptor], [], [])
         os.close(descriptor)
         code = os.waitstatus_to_exitcode(self._runs.ask(("wait", self.pid)))
-        out, err, requests = ((self._log / name).read_text() for name in ("out", "err", "requests"))
+        # One that was killed at once has not come to open them.
+        files = [self._log / name for name in ("out", "err", "requests")]
+        out, err, requests = (path.read_text() if path.exists() else "" for path in files)
         assert code != CHILD_FAILED, err
         calls, trace = storage_trace.read(self._log / "trace")
         for path in self._log.iterdir():
