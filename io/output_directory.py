@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from infer.io import storage
 from infer.io.aside import MAX_ASIDE_NAME
 from infer.io.errors import OutputExistsError
-from infer.io.journal import FileRecord
-from infer.io.output_file import appeared
+from infer.io.output_file import appeared, write_file
 from infer.io.parquet_writer import ParquetWriter
 from infer.io.paths import STANDARD_INPUT, input_files
 from infer.io.refusals import refusals
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from infer.io.journal import FileRecord
+    from infer.io.jsonl_writer import JsonlWriter
     from infer.io.row import Row
     from infer.io.schema import OutputSchema
 
@@ -83,22 +84,18 @@ class OutputDirectory:
         storage.make_directory(aside)
         files: list[FileRecord] = []
         batch = next(batches, None)
+
+        def fill(writer: ParquetWriter | JsonlWriter, file: storage.NewFile) -> None:
+            nonlocal batch
+            num_rows = 0
+            while batch is not None and num_rows < self._max_part_rows and file.tell() < MAX_PART_BYTES:
+                writer.write(*batch)
+                num_rows += len(batch[0])
+                batch = next(batches, None)
+
         while batch is not None or not files:
-            file = storage.NewFile(aside / f"part-{len(files):05}.parquet")
-            try:
-                writer = ParquetWriter(file, schema, metadata)
-                num_rows = 0
-                while batch is not None and num_rows < self._max_part_rows and file.tell() < MAX_PART_BYTES:
-                    writer.write(*batch)
-                    num_rows += len(batch[0])
-                    batch = next(batches, None)
-                writer.close()
-                file.commit()
-            except BaseException:
-                file.discard()
-                raise
-            assert writer.sha256 is not None
-            files.append(FileRecord(file.tell(), writer.sha256))
+            part = aside / f"part-{len(files):05}.parquet"
+            files.append(write_file(part, ParquetWriter, schema, metadata, fill))
         storage.NewFile(aside / SUCCESS).commit()
         storage.sync_directory(aside)
         return files

@@ -21,7 +21,7 @@ from infer.io.paths import FileFormat
 from infer.io.refusals import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -57,18 +57,11 @@ class OutputFile:
         schema: OutputSchema,
         metadata: Mapping[str, str],
     ) -> list[FileRecord]:
-        file = storage.NewFile(aside)
-        try:
-            writer = self._writer_class(file, schema, metadata)
+        def fill(writer: ParquetWriter | JsonlWriter, _: storage.NewFile) -> None:
             for rows, results in batches:
                 writer.write(rows, results)
-            writer.close()
-            file.commit()
-        except BaseException:
-            file.discard()
-            raise
-        assert writer.sha256 is not None
-        return [FileRecord(file.tell(), writer.sha256)]
+
+        return [write_file(aside, self._writer_class, schema, metadata, fill)]
 
     def publish(self, aside: Path, *, overwrite: bool) -> None:
         try:
@@ -82,6 +75,27 @@ class OutputFile:
     def files(self) -> list[Path]:
         with refusals("read", self.path):
             return [self.path] if self.path.is_file() else []
+
+
+def write_file(
+    path: Path,
+    writer_class: type[ParquetWriter] | type[JsonlWriter],
+    schema: OutputSchema,
+    metadata: Mapping[str, str],
+    fill: Callable[[ParquetWriter | JsonlWriter, storage.NewFile], None],
+) -> FileRecord:
+    """A file of the rows that `fill` hands to its writer, when every byte has reached the disk; else nothing of it."""
+    file = storage.NewFile(path)
+    try:
+        writer = writer_class(file, schema, metadata)
+        fill(writer, file)
+        writer.close()
+        file.commit()
+    except BaseException:
+        file.discard()
+        raise
+    assert writer.sha256 is not None
+    return FileRecord(file.tell(), writer.sha256)
 
 
 def appeared(path: Path) -> tuple[str, str]:
