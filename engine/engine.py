@@ -24,6 +24,7 @@ from infer.engine.model_runner import ModelRunner
 from infer.engine.network import load_network
 from infer.engine.ngram_proposer import NgramProposer
 from infer.engine.open_requests import OpenRequests
+from infer.engine.page_reserve import PageReserve
 from infer.engine.phase_timer import PhaseTimer
 from infer.engine.recovery import Recovery
 from infer.engine.request import Completion, Request, check_prompt
@@ -67,7 +68,11 @@ class Engine:
         gives the seconds that count for `row_timeout`."""
         self.config = config
         self._report = report
-        self.network = load_network(config.model, config, choose_device(config.device), report, config.revision)
+        device = choose_device(config.device)
+        self._page_reserve = PageReserve(device)
+        self.network = load_network(
+            config.model, config, device, report, config.revision, on_weights=self._page_reserve.begin
+        )
         loaded = self.network.loaded
         self.model_name = loaded.name
         self.tokenizer = Tokenizer(loaded.tokenizer, loaded.eos_token_ids)
@@ -135,6 +140,7 @@ class Engine:
             spec_of_both(spec, self._draft_model),
             network.device,
             num_step_bytes=num_step_bytes(config, network.config, network.loaded.dtype),
+            num_reserved_bytes=self._page_reserve.stop(),
             max_model_len=self.max_model_len,
             num_requests=num_requests,
             max_request_tokens=max_request_tokens,
@@ -142,6 +148,7 @@ class Engine:
         # A sequence that outgrew the whole cache could neither go on nor be helped by preempting others.
         self.max_model_len = min(self.max_model_len, num_blocks * config.block_size)
         kv_cache = network.allocate_kv_cache(num_blocks)
+        self._page_reserve.give(kv_cache.tensors() if network.backend.name == "cpu" else ())
         host_cache = HostCache(kv_cache, num_host_blocks)
         runner = ModelRunner(network.model, kv_cache, host_cache)
         self._executor = StepExecutor(

@@ -99,18 +99,21 @@ def fit_cache_sizes(
     device: torch.device,
     *,
     num_step_bytes: int,
+    num_reserved_bytes: int,
     max_model_len: int,
     num_requests: int | None,
     max_request_tokens: int | None,
 ) -> tuple[int, int]:
     """Blocks of the cache, and of the swap space in host memory, for so many requests of so many tokens.
 
-    On a CPU both come out of one memory. Swap space that was asked for is put aside first; else it is what is left.
+    On a CPU both come out of one memory, of which `num_reserved_bytes` have been taken for the cache already. Swap
+    space that was asked for is put aside first; else it is what is left.
 
     Raises:
         ConfigError: there is no memory for them.
     """
-    room = int(available_bytes(device) * config.memory_utilization) - num_step_bytes
+    available = available_bytes(device) + num_reserved_bytes
+    room = int(available * config.memory_utilization) - num_step_bytes
     is_shared = device.type == "cpu"
     host_room = room if is_shared else int(available_bytes(torch.device("cpu")) * config.memory_utilization)
     reserved = _reserved_swap_bytes(config, host_room)

@@ -52,12 +52,14 @@ def load_model(
     device: torch.device,
     attn_implementation: str,
     report: Callable[[str], None],
+    on_weights: Callable[[int], None] = lambda num_bytes: None,
 ) -> LoadedModel:
     """Find the model that `name` stands for, fetched and converted where needed, and load it.
 
     Args:
         attn_implementation: the name under which our attention is registered with transformers.
         report: told in one line each what takes long, and what is not as the checkpoint has it.
+        on_weights: told how many bytes of weights there are, once they are found to be what they seem.
 
     Raises:
         ModelError: there is no such model, or the checkpoint is refused, incomplete or damaged.
@@ -72,6 +74,7 @@ def load_model(
     chosen = select_dtype(dtype, stored, device)
     if dtype == "auto" and chosen != stored:
         report(f"{name} runs in {dtype_name(chosen)}: its own {dtype_name(stored)} is not fast on this {device.type}")
+    on_weights(sum(path.stat().st_size for path in weight_files(directory)))
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

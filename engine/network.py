@@ -69,9 +69,15 @@ class Network:
 
 
 def load_network(
-    name: str, config: EngineConfig, device: torch.device, report: Callable[[str], None], revision: str | None = None
+    name: str,
+    config: EngineConfig,
+    device: torch.device,
+    report: Callable[[str], None],
+    revision: str | None = None,
+    on_weights: Callable[[int], None] = lambda num_bytes: None,
 ) -> Network:
-    """Load the model that `name` stands for, as `config` says. `report` is told what takes long.
+    """Load the model that `name` stands for, as `config` says. `report` is told what takes long, `on_weights` how many
+    bytes of weights are about to be read.
 
     Raises:
         ModelError: it cannot be found, read or run exactly.
@@ -85,6 +91,7 @@ def load_network(
         device=device,
         attn_implementation=ATTENTION_NAME,
         report=report,
+        on_weights=on_weights,
     )
     layers = tuple(probe_layers(loaded.model, loaded.config))
     spec = KVCacheSpec(layers, config.block_size, loaded.dtype, config.kv_cache_dtype)

@@ -25,6 +25,7 @@ def sizes(monkeypatch):
             EngineConfig(memory_utilization=1.0, max_num_seqs=64, **config),
             spec,
             torch.device(device),
+            num_reserved_bytes=0,
             num_step_bytes=2 * GIB,
             max_model_len=16 * 1024,
             num_requests=num_requests,
