@@ -137,6 +137,9 @@ def run_command(
     fuse_kernels: Annotated[
         bool, _fitted(help="layers as fewer kernels, on a CPU [default: on]")
     ] = _DEFAULT.fuse_kernels,
+    shared_prefix_attention: Annotated[
+        bool, _fitted(help="attend to a prefix once for all that share it [default: on]")
+    ] = _DEFAULT.shared_prefix_attention,
     block_size: Annotated[int, _engine(metavar="N", help="tokens in a cache block")] = _DEFAULT.block_size,
     kv_cache_dtype: Annotated[
         Literal["auto", "int8", "fp8"], _engine(metavar="TYPE", help="int8, fp8: half the size")

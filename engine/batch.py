@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from infer.engine.shared_prefixes import find_shared_prefixes
 from infer.kernels.attention_metadata import AttentionMetadata
 
 if TYPE_CHECKING:
@@ -35,16 +36,29 @@ class Batch:
     """Whose tokens those are: of each its last one and its drafts."""
 
 
-def build_batch(output: SchedulerOutput, block_size: int, device: torch.device) -> Batch:
-    """Flatten a plan that schedules at least one sequence. Reads the sequences, changes nothing."""
+def build_batch(
+    output: SchedulerOutput, block_size: int, device: torch.device, *, shared_prefix_attention: bool = False
+) -> Batch:
+    """Flatten a plan that schedules at least one sequence. Reads the sequences, changes nothing.
+
+    shared_prefix_attention: sequences that share their first blocks stand together, and the metadata says so
+    """
     items = sorted(output.scheduled, key=lambda item: item.num_tokens > 1)
+    block_table = _block_table(items)
+    shared_prefixes = None
+    if shared_prefix_attention:
+        num_full_blocks = np.array([item.sequence.num_computed_tokens // block_size for item in items])
+        num_decodes = sum(item.num_tokens == 1 for item in items)
+        found = find_shared_prefixes(block_table, num_full_blocks, num_decodes, block_size)
+        if len(found.groups):
+            items, block_table = [items[place] for place in found.order], block_table[found.order]
+            shared_prefixes = torch.from_numpy(found.groups).to(device)
     query_lens = [item.num_tokens for item in items]
     query_start_loc = [0, *accumulate(query_lens)]
     first_positions = np.array([item.sequence.num_computed_tokens for item in items])
     # Position of a flat token: its place in the batch, less where its sequence begins, plus what was computed before.
     shift = first_positions - query_start_loc[:-1]
     position_ids = np.arange(query_start_loc[-1]) + np.repeat(shift, query_lens)
-    block_table = _block_table(items)
     owner = np.repeat(np.arange(len(items)), query_lens)
     slots = block_table[owner, position_ids // block_size].astype(np.int64) * block_size + position_ids % block_size
     seq_lens = first_positions + query_lens
@@ -56,6 +70,7 @@ def build_batch(output: SchedulerOutput, block_size: int, device: torch.device) 
         max_query_len=max(query_lens),
         max_seq_len=int(seq_lens.max()),
         num_decodes=query_lens.count(1),
+        shared_prefixes=shared_prefixes,
     )
     sampling = [
         token

@@ -97,6 +97,8 @@ class EngineConfig:
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
     fuse_kernels: bool = True
     """CPU only: norms, gated and Llama-like layers as fewer kernels."""
+    shared_prefix_attention: bool = True
+    """Where sequences of a step share their first blocks, attend to these once for all of them."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -152,7 +152,7 @@ class Engine:
         host_cache = HostCache(kv_cache, num_host_blocks)
         runner = ModelRunner(network.model, kv_cache, host_cache)
         self._executor = StepExecutor(
-            runner, self._sampler, self._requests.sampling_rows, config.block_size, network.device, self._timer
+            runner, self._sampler, self._requests.sampling_rows, config, network.device, self._timer
         )
         identity = partial(kv_identity, config, network.config, network.weights_digest, kv_cache)
         disk_cache = open_disk_cache(config, identity, host_cache, self._report)

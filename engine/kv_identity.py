@@ -40,6 +40,7 @@ def kv_identity(config: EngineConfig, model_config: Any, weights: str, kv_cache:
         "layout": [[str(tensor.dtype), *tensor.shape[1:]] for tensor in tensors],
         "fuse_kernels": config.fuse_kernels,
         "prepack_linears": config.prepack_linears,
+        "shared_prefix_attention": config.shared_prefix_attention,
         "torch": torch.__version__,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from infer.engine.config import EngineConfig
     from infer.engine.model_runner import ModelRunner
     from infer.engine.phase_timer import PhaseTimer
     from infer.engine.sampler import Sampler
@@ -32,14 +33,14 @@ class StepExecutor:
         runner: ModelRunner,
         sampler: Sampler,
         rows_of: RowsOf,
-        block_size: int,
+        config: EngineConfig,
         device: torch.device,
         timer: PhaseTimer,
     ) -> None:
         self.runner = runner
         self._sampler = sampler
         self._rows_of = rows_of
-        self._block_size = block_size
+        self._config = config
         self._device = device
         self._timer = timer
 
@@ -50,7 +51,12 @@ class StepExecutor:
         if not output.scheduled:
             return {}
         with self._timer.phase("prepare"):
-            batch = build_batch(output, self._block_size, self._device)
+            batch = build_batch(
+                output,
+                self._config.block_size,
+                self._device,
+                shared_prefix_attention=self._config.shared_prefix_attention,
+            )
         with self._timer.phase("execute"):
             logits = self.runner.execute(batch)
             self.runner.copy_after(output)

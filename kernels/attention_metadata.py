@@ -30,5 +30,17 @@ class AttentionMetadata:
     max_seq_len: int
     num_decodes: int
     """The first `num_decodes` sequences have exactly one query each, the ones behind them any number."""
+    shared_prefixes: torch.Tensor | None = None
+    """int32 `[num_groups, 4]`: what consecutive sequences have in common, so that a kernel may read it once for all of
+    them. What attention is does not depend on it. Of each group `first_seq, end_seq, first_block, end_block`: the
+    sequences `first_seq` to `end_seq - 1` hold the same blocks at `first_block` to `end_block - 1` of their tables, all
+    of them full and before the first query of each. Groups nest: an inner one begins at the block where its outer one
+    ends, which comes before it.
+
+        blocks        0        5        9
+        sequence 0    |- [0, 3, 0, 5] -|- its own -|
+        sequence 1    |       "        |- [1, 3, 5, 9] -|- its own -|
+        sequence 2    |       "        |       "        |- its own -|
+    """
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What an implementation works out once for all layers, under keys of its own."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 WHOLE = 0
 """Phase of a call: a unit of work is a span of queries at a KV head, over all of its keys."""
 CHUNKS = 1
-"""A unit is one chunk of those keys. For calls with too few spans to keep the threads busy."""
+"""The same, of entries of one chunk each. For calls with too few entries to keep the threads busy."""
 MERGE = 2
-"""A unit merges the chunks of a span. The result is that of WHOLE, to the last bit."""
+"""A unit merges the chunks of an entry. The result is that of WHOLE, to the last bit."""
 
 
 class Call(NamedTuple):
@@ -34,9 +34,7 @@ class Call(NamedTuple):
     softcap: float
     block_table: int
     """From here on the fields are the same for all layers of one shape: see `Plan`."""
-    query_start_loc: int
     seq_lens: int
-    num_seqs: int
     max_blocks: int
     num_kv_heads: int
     group: int
@@ -46,28 +44,51 @@ class Call(NamedTuple):
     block_size: int
     sliding_window: int
     queries_at_once: int
-    """Queries in a span, at most."""
+    """In an entry, at most."""
     phase: int = WHOLE
+    entries: int = 0
+    num_entries: int = 0
     units_at_once: int = 1
-    """Units that a thread takes together."""
+    """Units that a thread takes together: of an entry, the first KV head's is followed by the next one's."""
     workspaces: int = 0
     """Memory of the threads, one behind the other."""
     workspace_bytes: int = 0
     partials: int = 0
     """What CHUNKS leaves for MERGE."""
+    states: int = 0
+    num_states: int = 0
+    """A state for each query and head of the step, `Partial` of them all: what entries that are not the last of their
+    queries leave for the next."""
+
+
+class Entry(NamedTuple):
+    """Queries and the keys they see, to be attended to at each KV head: see `infer.kernels.cpu.work_list`. In memory a
+    field is an int64."""
+
+    sequence: int
+    """Whose keys."""
+    first_token: int
+    """Of the queries, in the flat batch, where they are consecutive."""
+    num_queries: int
+    position: int
+    """Of the first query, in the sequence: it sees the keys up to there, the next one a key more. In a shared entry,
+    where all queries see all keys, the first position behind these."""
+    first_chunk: int
+    end_chunk: int
+    is_first: int
+    """Whether nothing was merged before for these queries."""
+    is_last: int
+    """Whether nothing comes after. What is neither first nor last leaves a state, and goes on from one."""
+    partial: int = 0
+    """Number of the first chunk's partial, at KV head 0; each chunk has as many as there are heads."""
 
 
 class Rows(NamedTuple):
-    """A span at a KV head: consecutive queries of one sequence, times the heads that share the KV head.
+    """An entry at a KV head: its queries, times the heads that share the KV head.
     `row = query * group + head of the group`"""
 
-    sequence: int
+    entry: Entry
     kv_head: int
-    first_token: int
-    """Of the queries, in the flat batch."""
-    position: int
-    """Of the first query, in its sequence."""
-    num_queries: int
 
 
 class Partial(NamedTuple):

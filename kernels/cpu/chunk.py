@@ -18,7 +18,7 @@ from infer.kernels.cpu.softmax import softmax
 from infer.kernels.cpu.workspace import ADDRESS_BYTES, AHEAD, CHUNK, SCORE_STRIDE, WORD_BYTES, Workspace
 
 if TYPE_CHECKING:
-    from infer.kernels.cpu.call import Call, Partial, Rows
+    from infer.kernels.cpu.call import Call, Entry, Partial, Rows
 
 _SCORE_BYTES = SCORE_STRIDE * WORD_BYTES
 
@@ -30,13 +30,13 @@ def first_visible(call: Call, position: int) -> int:
 
 
 @compiled
-def number_tiles(call: Call, rows: Rows, space: Workspace) -> None:
-    """Looks up in which tiles the keys and values lie that the rows see."""
+def number_tiles(call: Call, entry: Entry, space: Workspace) -> None:
+    """Looks up in which tiles the keys and values lie that the entry needs."""
     tiles_per_block = call.block_size // TILE
-    table = call.block_table + rows.sequence * call.max_blocks * 4
-    first_block = first_visible(call, rows.position) // call.block_size
-    end_block = (rows.position + rows.num_queries + call.block_size - 1) // call.block_size
-    for block in range(first_block, end_block):
+    table = call.block_table + entry.sequence * call.max_blocks * 4
+    start, _ = _positions(call, entry, entry.first_chunk)
+    _, end = _positions(call, entry, entry.end_chunk - 1)
+    for block in range(start // call.block_size, (end + call.block_size - 1) // call.block_size):
         number = load_int32(table + block * 4) * call.num_kv_heads * tiles_per_block
         for tile in range(tiles_per_block):
             store_int64(number + tile, space.tile_numbers + (block * tiles_per_block + tile) * ADDRESS_BYTES)
@@ -57,9 +57,9 @@ def attend_chunk(
 
     next_head, next_chunk: whose keys are wanted next, at the same queries
     """
-    start, end = _positions(call, rows, chunk)
+    start, end = _positions(call, rows.entry, chunk)
     num_tiles = (end - start + TILE - 1) // TILE
-    num_rows = rows.num_queries * call.group
+    num_rows = rows.entry.num_queries * call.group
     keys = space.tiles
     values = keys + num_tiles * ADDRESS_BYTES
     ahead = values + num_tiles * ADDRESS_BYTES
@@ -67,19 +67,19 @@ def attend_chunk(
     value_bytes = call.value_head_dim * TILE * page_element_bytes(arithmetic, call)
     _locate(call, call.key_cache, key_bytes, rows.kv_head, start, num_tiles, space, keys)
     _locate(call, call.value_cache, value_bytes, rows.kv_head, start, num_tiles, space, values)
-    next_start, next_end = _positions(call, rows, next_chunk)
+    next_start, next_end = _positions(call, rows.entry, next_chunk)
     num_ahead = min(AHEAD, (next_end - next_start + TILE - 1) // TILE)
     _locate(call, call.key_cache, key_bytes, next_head, next_start, num_ahead, space, ahead)
     for index in range(num_ahead, AHEAD):
         store_int64(load_int64(ahead), ahead + index * ADDRESS_BYTES)
 
-    num_tokens = load_int32(call.seq_lens + rows.sequence * 4) - start
+    num_tokens = load_int32(call.seq_lens + rows.entry.sequence * 4) - start
     if call.page_format != AS_COMPUTED:
         gather_scales(call, rows.kv_head, start, num_tiles, num_tokens, space)
         dequantize_tiles(arithmetic, call, call.head_dim, keys, num_tiles, space)
     _score(arithmetic, call, num_rows, keys, num_tiles, space)
     for row in range(num_rows):
-        position = rows.position + row // call.group
+        position = rows.entry.position + row // call.group
         peak, total = softmax(
             arithmetic,
             space.scores + row * _SCORE_BYTES,
@@ -102,10 +102,10 @@ def attend_chunk(
 
 
 @compiled
-def _positions(call: Call, rows: Rows, chunk: int) -> tuple[int, int]:
+def _positions(call: Call, entry: Entry, chunk: int) -> tuple[int, int]:
     """First position of the chunk that any row sees, at the border of a tile, and the one behind the last."""
-    start = max(chunk * CHUNK, first_visible(call, rows.position) // TILE * TILE)
-    return start, min((chunk + 1) * CHUNK, rows.position + rows.num_queries)
+    start = max(chunk * CHUNK, first_visible(call, entry.position) // TILE * TILE)
+    return start, min((chunk + 1) * CHUNK, entry.position + entry.num_queries)
 
 
 @compiled

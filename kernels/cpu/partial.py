@@ -32,7 +32,7 @@ _VECTOR_BYTES = LANES * WORD_BYTES
 @compiled
 def clear(call: Call, rows: Rows, merged: Partial) -> None:
     """No keys yet; of a head with a sink, the sink alone."""
-    num_rows = rows.num_queries * call.group
+    num_rows = rows.entry.num_queries * call.group
     for offset in range(0, num_rows * call.value_head_dim * WORD_BYTES, _VECTOR_BYTES):
         store(splat(float32(0.0)), merged.sums + offset)
     for row in range(num_rows):
@@ -48,7 +48,7 @@ def clear(call: Call, rows: Rows, merged: Partial) -> None:
 def merge(call: Call, rows: Rows, merged: Partial, chunk: Partial) -> None:
     """Adds `chunk` to `merged`."""
     row_bytes = call.value_head_dim * WORD_BYTES
-    for row in range(rows.num_queries * call.group):
+    for row in range(rows.entry.num_queries * call.group):
         scalar = row * WORD_BYTES
         merged_peak, chunk_peak = load_float(merged.peaks + scalar), load_float(chunk.peaks + scalar)
         peak = max(merged_peak, chunk_peak)
@@ -65,8 +65,8 @@ def merge(call: Call, rows: Rows, merged: Partial, chunk: Partial) -> None:
 @compiled
 def write_output(arithmetic: Any, call: Call, rows: Rows, merged: Partial) -> None:
     num_heads = call.num_kv_heads * call.group
-    for row in range(rows.num_queries * call.group):
-        head = (rows.first_token + row // call.group) * num_heads + rows.kv_head * call.group + row % call.group
+    for row in range(rows.entry.num_queries * call.group):
+        head = (rows.entry.first_token + row // call.group) * num_heads + rows.kv_head * call.group + row % call.group
         inverse = splat(float32(1.0) / load_float(merged.totals + row * WORD_BYTES))
         for column in range(0, call.value_head_dim, LANES):
             sums = load(merged.sums + (row * call.value_head_dim + column) * WORD_BYTES)

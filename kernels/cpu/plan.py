@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from infer.kernels.cpu.call import CHUNKS, MERGE, WHOLE, Call
-from infer.kernels.cpu.workspace import CHUNK, MAX_ROWS, partial_bytes, workspace_at
+from infer.kernels.cpu.work_list import Entries, costs_of, largest_num_queries, make_turns, split_chunks
+from infer.kernels.cpu.workspace import partial_bytes, workspace_at
 
 if TYPE_CHECKING:
     from infer.kernels.attention_metadata import AttentionMetadata
@@ -48,37 +49,51 @@ def plan_attention(shape: Shape, metadata: AttentionMetadata) -> Plan:
 
 
 def _plan(shape: Shape, metadata: AttentionMetadata) -> Plan:
-    tables = [table.contiguous() for table in (metadata.block_table, metadata.query_start_loc, metadata.seq_lens)]
-    queries_at_once = min(max(1, MAX_ROWS // shape.group), metadata.max_query_len)
+    block_table, seq_lens = metadata.block_table.contiguous(), metadata.seq_lens.contiguous()
+    # A window that nobody looks beyond is none.
+    sliding_window = shape.sliding_window if shape.sliding_window < metadata.max_seq_len else 0
+    turns = make_turns(shape.group, shape.block_size, sliding_window, metadata)
+    num_states = len(metadata.slot_mapping) * shape.num_kv_heads * shape.group if len(turns) > 1 else 0
+    states = np.empty(num_states * (shape.value_head_dim + 2), np.float32)
     call = Call(
         *_NO_LAYER,
-        block_table=tables[0].data_ptr(),
-        query_start_loc=tables[1].data_ptr(),
-        seq_lens=tables[2].data_ptr(),
-        num_seqs=len(metadata.seq_lens),
+        block_table=block_table.data_ptr(),
+        seq_lens=seq_lens.data_ptr(),
         max_blocks=metadata.block_table.shape[1],
         num_kv_heads=shape.num_kv_heads,
         group=shape.group,
         head_dim=shape.head_dim,
         value_head_dim=shape.value_head_dim,
         block_size=shape.block_size,
-        sliding_window=shape.sliding_window,
-        queries_at_once=queries_at_once,
+        sliding_window=sliding_window,
+        queries_at_once=max(map(largest_num_queries, turns)),
+        states=states.ctypes.data,
+        num_states=num_states,
     )
-    seq_lens, query_lens = metadata.seq_lens.numpy(), np.diff(metadata.query_start_loc.numpy())
-    num_spans = -(-query_lens // queries_at_once)
-    # In keys to be read by a KV head; a thread's parts are spans, spans at one head, or chunks of these.
-    share = int((num_spans * seq_lens).sum()) * shape.num_kv_heads / (shape.num_threads * _SHARES_PER_THREAD)
-    is_split = shape.num_threads > 1 and metadata.max_seq_len > share
-    num_partials = int((num_spans * -(-seq_lens // CHUNK)).sum()) * shape.num_kv_heads if is_split else 0
-    partials = np.empty(num_partials * partial_bytes(call), np.uint8)
     workspace_bytes = workspace_at(call, 0).end
     workspaces = np.empty(shape.num_threads * workspace_bytes, np.uint8)
-    call = call._replace(
-        units_at_once=shape.num_kv_heads if metadata.max_seq_len * shape.num_kv_heads <= share else 1,
-        workspaces=workspaces.ctypes.data,
-        workspace_bytes=workspace_bytes,
-        partials=partials.ctypes.data,
-    )
-    phases = (CHUNKS, MERGE) if is_split else (WHOLE,)
-    return Plan(tuple(call._replace(phase=phase)[len(_NO_LAYER) :] for phase in phases), (tables, partials, workspaces))
+    call = call._replace(workspaces=workspaces.ctypes.data, workspace_bytes=workspace_bytes)
+    calls: list[Call] = []
+    memory: list[object] = [block_table, seq_lens, states, workspaces]
+    for entries in turns:
+        calls += _calls_of_turn(entries, shape, call, memory)
+    return Plan(tuple(call[len(_NO_LAYER) :] for call in calls), tuple(memory))
+
+
+def _calls_of_turn(entries: Entries, shape: Shape, call: Call, memory: list[object]) -> list[Call]:
+    """Appends to `memory` what the calls point into."""
+    costs = costs_of(entries, shape.group)
+    share = costs.sum() * shape.num_kv_heads / (shape.num_threads * _SHARES_PER_THREAD)
+    if shape.num_threads > 1 and costs.max() > share:
+        entries, chunks, num_partials = split_chunks(entries, shape.num_kv_heads)
+        partials = np.empty(num_partials * partial_bytes(call), np.uint8)
+        memory += [entries, chunks, partials]
+        call = call._replace(partials=partials.ctypes.data)
+        return [_call_of(phase, each, call) for phase, each in ((CHUNKS, chunks), (MERGE, entries))]
+    memory.append(entries)
+    units_at_once = shape.num_kv_heads if costs.max() * shape.num_kv_heads <= share else 1
+    return [_call_of(WHOLE, entries, call)._replace(units_at_once=units_at_once)]
+
+
+def _call_of(phase: int, entries: Entries, call: Call) -> Call:
+    return call._replace(phase=phase, entries=entries.ctypes.data, num_entries=len(entries))

@@ -71,6 +71,7 @@ FREE = [
     ["--speculative", "off"],
     ["--no-prepack-linears"],
     ["--no-fuse-kernels"],
+    ["--no-shared-prefix-attention"],
     ["--save-interval", "0"],
     ["--max-runtime", "1h"],
     ["--max-errors", "50%"],

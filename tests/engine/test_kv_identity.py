@@ -46,6 +46,7 @@ def test_place_of_the_model_does_not_matter():
         {"config": {"block_size": 32}},
         {"config": {"fuse_kernels": False}},
         {"config": {"prepack_linears": False}},
+        {"config": {"shared_prefix_attention": False}},
         {"cache": {"head_dim": 16}},
         {"cache": {"dtype": torch.float16}},
         {"cache": {"dtype": torch.int8}},

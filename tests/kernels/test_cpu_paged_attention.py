@@ -198,6 +198,67 @@ def test_a_sequence_has_the_same_result_however_it_is_cut_into_steps(arithmetic,
         assert torch.equal(attend(only(case, 0, start, end), arithmetic, sliding_window=350), whole[start:end])
 
 
+SHARED = {
+    "all": ([1] * 30, [600 + 3 * index for index in range(30)], ((0, 30, 0, 35),)),
+    "a prefix that ends in a chunk": ([1] * 3, [530, 531, 700], ((0, 3, 0, 33),)),
+    "a prefix too short for a chunk": ([1] * 3, [300, 290, 257], ((0, 3, 0, 15),)),
+    "some": ([1] * 6, [300, 700, 280, 5, 600, 270], ((1, 3, 0, 17), (4, 6, 0, 16))),
+    "nested": (
+        [1] * 9,
+        [1400, 1101, 800, 900, 820, 700, 640, 520, 300],
+        ((0, 9, 0, 18), (0, 6, 18, 40), (6, 8, 18, 32), (0, 2, 40, 65), (2, 5, 40, 49)),
+    ),
+    "with chunks": ([1, 1, 1, 3, 2, 100], [300, 301, 302, 520, 530, 400], ((0, 3, 0, 18), (3, 5, 0, 32))),
+    "with long chunks": ([1, 1, 40, 60], [300, 301, 300, 320], ((0, 2, 0, 18), (2, 4, 0, 16))),
+}
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("shape", SHARED)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"softcap": 2.0, "sinks": SINKS}, id="softcap and sinks"),
+        pytest.param({"sliding_window": 200}, id="a window within the prefix"),
+        pytest.param({"sliding_window": 2000}, id="a window beyond all"),
+    ],
+)
+def test_a_shared_prefix_changes_no_bit(arithmetic, shape, options) -> None:
+    query_lens, seq_lens, shared_prefixes = SHARED[shape]
+    made = make_case(arithmetic, query_lens, seq_lens, shared_prefixes=shared_prefixes)
+    assert_equals_the_reference(made, arithmetic, **options)
+    case = in_cpu_layout(made)
+    with nan_filled_outputs():
+        together = attend(case, arithmetic, **options)
+    alone = replace(case, metadata=replace(case.metadata, shared_prefixes=None))
+    assert torch.equal(together, attend(alone, arithmetic, **options))
+
+
+@pytest.mark.parametrize("cache_dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_shared_prefix_of_quantized_pages_changes_no_bit(arithmetic, cache_dtype, num_threads) -> None:
+    query_lens, seq_lens, shared_prefixes = SHARED["nested"]
+    sizes = {"cache_dtype": cache_dtype, "block_size": 32, "head_dim": 64, "value_head_dim": 32}
+    halved = tuple((first, end, start // 2, stop // 2) for first, end, start, stop in shared_prefixes)
+    case = in_cpu_layout(make_case(arithmetic, query_lens, seq_lens, shared_prefixes=halved, **sizes))
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    together = attend(case, arithmetic)
+    torch.set_num_threads(before)
+    alone = replace(case, metadata=replace(case.metadata, shared_prefixes=None))
+    assert torch.equal(together, attend(alone, arithmetic))
+
+
+def test_keys_of_a_shared_prefix_are_read_once_for_all(arithmetic) -> None:
+    query_lens, seq_lens, shared_prefixes = SHARED["all"]
+    made = make_case(arithmetic, query_lens, seq_lens, shared_prefixes=shared_prefixes)
+    expected = attend(in_cpu_layout(made), arithmetic)
+    # Whole chunks of the prefix are found in the first sequence's table, and in no other's.
+    made.metadata.block_table[1:, :32] = 0
+    assert torch.equal(attend(in_cpu_layout(made), arithmetic), expected)
+
+
 def only(case: PagedCase, sequence: int, start: int, end: int) -> PagedCase:
     """A step of the queries `start` to `end - 1` of the batch, which are of this sequence."""
     metadata = case.metadata

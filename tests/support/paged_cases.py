@@ -56,12 +56,15 @@ def make_paged_case(
     sliding_window: int = 0,
     dtype: torch.dtype = torch.float32,
     cache_dtype: torch.dtype | None = None,
+    shared_prefixes: tuple[tuple[int, int, int, int], ...] = (),
     seed: int = 0,
 ) -> PagedCase:
     """Pages as the reference has them, of `dtype` unless another is given; NaN in every slot that holds no token.
 
     Blocks that lie before the window of all a sequence's queries are given back, as the engine may do: their entries
     in the block table are 0. Block 0 holds nothing.
+
+    shared_prefixes: rows of `AttentionMetadata.shared_prefixes`
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -78,14 +81,19 @@ def make_paged_case(
     block_table = torch.zeros(len(seq_lens), max(block_counts) + 1, dtype=torch.int32)
     free_blocks = torch.randperm(num_blocks - 1, generator=generator).int() + 1
     keys, values, slots, stored = [], [], [], []
-    for row, query_len, seq_len, blocks in zip(
-        block_table, query_lens, seq_lens, free_blocks[: sum(block_counts)].split(block_counts), strict=True
+    for sequence, (row, query_len, seq_len, blocks) in enumerate(
+        zip(block_table, query_lens, seq_lens, free_blocks[: sum(block_counts)].split(block_counts), strict=True)
     ):
         row[: len(blocks)] = blocks
         positions = torch.arange(seq_len)
-        slot_mapping = row[positions // block_size].long() * block_size + positions % block_size
         keys.append(randn(seq_len, num_kv_heads, head_dim))
         values.append(randn(seq_len, num_kv_heads, value_head_dim))
+        for first, end, first_block, end_block in shared_prefixes:
+            if first < sequence < end:
+                shared = slice(first_block * block_size, end_block * block_size)
+                row[first_block:end_block] = block_table[first, first_block:end_block]
+                keys[-1][shared], values[-1][shared] = keys[first][shared], values[first][shared]
+        slot_mapping = row[positions // block_size].long() * block_size + positions % block_size
         first_held = 0
         if sliding_window:
             first_visible = max(0, seq_len - query_len - sliding_window + 1)
@@ -102,6 +110,7 @@ def make_paged_case(
         max_query_len=max(query_lens),
         max_seq_len=max(seq_lens),
         num_decodes=num_decodes,
+        shared_prefixes=torch.tensor(shared_prefixes, dtype=torch.int32) if shared_prefixes else None,
     )
     query = randn(sum(query_lens), num_heads, head_dim)
     key, value, held_slots = (torch.cat(parts) for parts in zip(*stored, strict=True))
