@@ -43,7 +43,10 @@ def job_fingerprint(
     hard |= {flag(each.name): getattr(plan.prompt, each.name) for each in fields(plan.prompt)}
     hard |= {flag(each.name): _plain(config.sampling.get(each.name)) for each in fields(SamplingParams)}
     hard |= {"--seed": config.seed, "--row-params": config.row_params}
-    hard |= {flag(name): getattr(config.engine, name) for name in ("dtype", "kv_cache_dtype", "max_model_len")}
+    hard |= {
+        flag(name): getattr(config.engine, name)
+        for name in ("dtype", "quantization", "kv_cache_dtype", "max_model_len")
+    }
     hard |= model
     hard |= {"columns kept": plan.schema.kept.names, "--prefix": plan.schema.prefix}
     hard |= {"result columns": [f"{each.name}: {each.type}" for each in plan.schema.results]}

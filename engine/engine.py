@@ -99,6 +99,8 @@ class Engine:
         lines = [f"model {self.model_name}, {kind}, {length}"]
         if self._draft_model is not None:
             lines.append(f"drafts by {self._draft_model.loaded.name}")
+        if network.quantized is not None:
+            lines.append(network.quantized.describe())
         if network.backend.fallback_reason:
             lines.append(network.backend.fallback_reason)
         return lines

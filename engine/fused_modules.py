@@ -24,16 +24,16 @@ class FusedRMSNorm(nn.Module):
     def __init__(self, weight: torch.Tensor, eps: float, backend: Backend) -> None:
         super().__init__()
         self.register_buffer("weight", weight.detach(), False)
-        self._eps = eps
+        self.eps = eps
         self._backend = backend
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[..., size]`"""
-        return rms_norm(hidden, self.weight, self._eps, backend=self._backend)
+        return rms_norm(hidden, self.weight, self.eps, backend=self._backend)
 
     def add(self, hidden: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`hidden + residual`, and the norm of it."""
-        return add_rms_norm(hidden, residual, self.weight, self._eps, backend=self._backend)
+        return add_rms_norm(hidden, residual, self.weight, self.eps, backend=self._backend)
 
 
 class FusedGatedMLP(nn.Module):

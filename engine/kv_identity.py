@@ -41,6 +41,7 @@ def kv_identity(config: EngineConfig, model_config: Any, weights: str, kv_cache:
         "fuse_kernels": config.fuse_kernels,
         "prepack_linears": config.prepack_linears,
         "shared_prefix_attention": config.shared_prefix_attention,
+        "quantization": config.quantization,
         "torch": torch.__version__,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]

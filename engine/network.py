@@ -16,6 +16,7 @@ from infer.engine.kv_identity import weights_digest
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.prepack import prepack_linears
+from infer.engine.quantization import quantize_linears
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.scheduler import Scheduler
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from infer.engine.cost_model import CostModel
     from infer.engine.kv_cache import KVCache
     from infer.engine.model_loader import LoadedModel
+    from infer.engine.quantization import QuantizedPart
     from infer.kernels.backend import Backend
 
 
@@ -43,6 +45,8 @@ class Network:
     backend: Backend
     num_fused_kernels: int
     num_prepacked_linears: int
+    quantized: QuantizedPart | None
+    """None where nothing was to be quantised."""
     cost_model: CostModel
     weights_digest: str
     """Of the weights as they were loaded; empty where nothing outlasts the run."""
@@ -101,5 +105,8 @@ def load_network(
     digest = weights_digest(loaded.model) if config.kv_cache_dir is not None else ""
     # Kernels first: they are recognised by the layers as transformers made them.
     num_fused_kernels = fuse_kernels(loaded.model, backend) if config.fuse_kernels else 0
+    quantized = None
+    if config.quantization == "int8":
+        quantized = quantize_linears(loaded.model, backend, device, loaded.dtype)
     num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
-    return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, costs, digest)
+    return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, quantized, costs, digest)

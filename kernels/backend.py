@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from infer.kernels.attention_metadata import AttentionMetadata
     from infer.kernels.kv_pages import KVPages
+    from infer.kernels.quant_kernels import QuantKernels
 
 BackendName = Literal["reference", "cpu", "triton"]
 
@@ -110,6 +111,7 @@ class Backend:
     rms_norm: RMSNorm
     add_rms_norm: AddRMSNorm
     silu_and_mul: SiluAndMul
+    quant: QuantKernels
     fallback_reason: str | None = None
     """Why the device's fastest implementation was not taken, where it was not."""
 
@@ -187,6 +189,7 @@ def _load(name: str) -> Backend:
             cpu.rms_norm,
             cpu.add_rms_norm,
             cpu.silu_and_mul,
+            cpu.QUANT_KERNELS,
         )
     if name == "triton":
         from infer.kernels import triton
@@ -200,6 +203,7 @@ def _load(name: str) -> Backend:
             reference.rms_norm,
             reference.add_rms_norm,
             reference.silu_and_mul,
+            reference.QUANT_KERNELS,
         )
     return Backend(
         "reference",
@@ -210,4 +214,5 @@ def _load(name: str) -> Backend:
         reference.rms_norm,
         reference.add_rms_norm,
         reference.silu_and_mul,
+        reference.QUANT_KERNELS,
     )

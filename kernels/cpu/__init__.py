@@ -3,6 +3,7 @@
 paged_attention, store_kv,      what Python calls
 rotary_store_kv, rms_norm,
 activation
+quant_linear, quantized_rows    linear layers in int8, by int8_block and dot_product, and what makes tokens int8
 row_wise                        how rows are shared among the threads
 layout, capability              how the cache lies in memory, and whom these can serve
 cache_slot, quantized           the way of a key and a value into the cache, and of quantised ones out of it
@@ -18,11 +19,29 @@ from infer.kernels.cpu.activation import silu_and_mul
 from infer.kernels.cpu.capability import why_not
 from infer.kernels.cpu.layout import allocate_kv_cache
 from infer.kernels.cpu.paged_attention import paged_attention
+from infer.kernels.cpu.quant_linear import pack_weight, quant_linear
+from infer.kernels.cpu.quantized_rows import (
+    quantize_tokens,
+    quantized_add_rms_norm,
+    quantized_rms_norm,
+    quantized_silu_and_mul,
+)
 from infer.kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from infer.kernels.cpu.rotary_store_kv import rotary_store_kv
 from infer.kernels.cpu.store_kv import store_kv
+from infer.kernels.quant_kernels import QuantKernels
+
+QUANT_KERNELS = QuantKernels(
+    pack_weight,
+    quantize_tokens,
+    quant_linear,
+    quantized_rms_norm,
+    quantized_add_rms_norm,
+    quantized_silu_and_mul,
+)
 
 __all__ = [
+    "QUANT_KERNELS",
     "add_rms_norm",
     "allocate_kv_cache",
     "paged_attention",

@@ -44,12 +44,17 @@ def silu_and_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 @compiled
-def _activate(arithmetic: Any, call: Any, row: int) -> None:
+def _activate_row(arithmetic: Any, call: Any, row: int) -> None:
+    activate(arithmetic, call, row, call.output + row * call.size * element_bytes(arithmetic))
+
+
+@compiled
+def activate(arithmetic: Any, call: Any, row: int, target: int) -> None:
+    """A row of the product; `call` need not say where it goes."""
     step = LANES * element_bytes(arithmetic)
     row_bytes = call.size * element_bytes(arithmetic)
     one = splat(float32(1.0))
     gate, up = call.gate + row * call.gate_row_bytes, call.up + row * call.up_row_bytes
-    target = call.output + row * row_bytes
     for offset in range(0, row_bytes, step):
         # In this order a NaN stays one.
         elements = maximum(splat(_LOWEST), load_elements(arithmetic, gate + offset))
@@ -60,4 +65,4 @@ def _activate(arithmetic: Any, call: Any, row: int) -> None:
         store_elements(arithmetic, product, target + offset)
 
 
-_worker = row_worker(Gate, _activate)
+_worker = row_worker(Gate, _activate_row)

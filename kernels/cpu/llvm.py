@@ -94,6 +94,19 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
 
 
+def emit_branch(builder: ir.IRBuilder, value: ir.Value, cases: dict[int, Callable[[], None]]) -> None:
+    """Emits the cases; `value` says at run time which of them is done."""
+    end = builder.append_basic_block("end")
+    switch = builder.switch(value, end)
+    for number, emit in cases.items():
+        block = builder.append_basic_block(f"case{number}")
+        switch.add_case(INT64(number), block)
+        builder.position_at_end(block)
+        emit()
+        builder.branch(end)
+    builder.position_at_end(end)
+
+
 Emit = Callable[..., ir.Value | None]
 
 

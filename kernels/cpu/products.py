@@ -14,7 +14,7 @@ from numba import types
 
 from infer.kernels.cpu import register_block, tile_registers
 from infer.kernels.cpu.arithmetic import Arithmetic
-from infer.kernels.cpu.llvm import INT64, VOID, arithmetic_instruction
+from infer.kernels.cpu.llvm import INT64, VOID, arithmetic_instruction, emit_branch
 from infer.kernels.cpu.register_block import MAX_COLUMNS, Values
 
 if TYPE_CHECKING:
@@ -116,10 +116,12 @@ class _Product:
             builder.call(self._function(builder.module, arithmetic, rows, columns, len(rest)), rest)
 
         def call_for_rows(columns: int) -> None:
-            _branch(builder, num_rows, {rows: functools.partial(call, rows, columns) for rows in row_counts})
+            emit_branch(builder, num_rows, {rows: functools.partial(call, rows, columns) for rows in row_counts})
 
         column_counts = {1, MAX_COLUMNS}
-        _branch(builder, num_columns, {columns: functools.partial(call_for_rows, columns) for columns in column_counts})
+        emit_branch(
+            builder, num_columns, {columns: functools.partial(call_for_rows, columns) for columns in column_counts}
+        )
 
     def _function(
         self, module: ir.Module, arithmetic: Arithmetic, rows: int, columns: int, num_arguments: int
@@ -142,16 +144,3 @@ class _Product:
 
 _KEYS = _Product("multiply_keys", register_block.emit_multiply_keys, tile_registers.emit_multiply_keys)
 _VALUES = _Product("multiply_values", register_block.emit_multiply_values, tile_registers.emit_multiply_values)
-
-
-def _branch(builder: ir.IRBuilder, value: ir.Value, cases: dict[int, Callable[[], None]]) -> None:
-    """Emits the cases; `value` says at run time which of them is done."""
-    end = builder.append_basic_block("end")
-    switch = builder.switch(value, end)
-    for number, emit in cases.items():
-        block = builder.append_basic_block(f"case{number}")
-        switch.add_case(INT64(number), block)
-        builder.position_at_end(block)
-        emit()
-        builder.branch(end)
-    builder.position_at_end(end)

@@ -58,13 +58,19 @@ def _run(
 
 @compiled
 def _normalise_row(arithmetic: Any, call: Any, row: int) -> None:
+    add_and_normalise(arithmetic, call, row, call.output + row * call.size * element_bytes(arithmetic))
+
+
+@compiled
+def add_and_normalise(arithmetic: Any, call: Any, row: int, target: int) -> None:
+    """The norm of a row, and the sum before it where there is one; `call` need not say where the norm goes."""
     row_bytes = call.size * element_bytes(arithmetic)
     source = call.hidden + row * row_bytes
     if call.residual != 0:
         total = call.total + row * row_bytes
         _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
         source = total
-    _normalise(arithmetic, call, source, call.output + row * row_bytes)
+    _normalise(arithmetic, call, source, target)
 
 
 @compiled

@@ -12,6 +12,7 @@ from infer.kernels.cpu.exponential import emit_exp2, emit_tanh
 from infer.kernels.cpu.llvm import (
     BIT,
     FLOAT,
+    INT8,
     INT16,
     INT32,
     INT64,
@@ -50,6 +51,20 @@ exp2 = instruction(VECTOR, result=VECTOR)(emit_exp2)
 tanh = instruction(VECTOR, result=VECTOR)(emit_tanh)
 multiply_add = instruction(VECTOR, VECTOR, VECTOR, result=VECTOR)(fma)
 maximum = instruction(VECTOR, VECTOR, result=VECTOR)(larger)
+
+
+@instruction(types.int64, result=VECTOR)
+def load_integers(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Of int32, rounded to nearest."""
+    return builder.sitofp(load_from(builder, lanes(INT32), address), lanes(FLOAT))
+
+
+@instruction(VECTOR, types.int64, result=types.void)
+def store_shifted_bytes(builder: ir.IRBuilder, vector: ir.Value, address: ir.Value) -> None:
+    """Numbers from -128 to 127, rounded to nearest, ties to even, plus 128: as bytes."""
+    # A float32 of this size counts in ones: in its lowest bits is the rounded number.
+    counted = builder.bitcast(builder.fadd(vector, constant(FLOAT, 1.5 * 2**23)), lanes(INT32))
+    store_to(builder, builder.trunc(builder.xor(counted, constant(INT32, 128)), lanes(INT8)), address)
 
 
 @instruction(types.int64, result=VECTOR)

@@ -3,11 +3,13 @@
 from infer.kernels.reference.activation import silu_and_mul
 from infer.kernels.reference.kv_cache import allocate_kv_cache
 from infer.kernels.reference.paged_attention import paged_attention
+from infer.kernels.reference.quant_linear import QUANT_KERNELS
 from infer.kernels.reference.rms_norm import add_rms_norm, rms_norm
 from infer.kernels.reference.rotary_store_kv import rotary_store_kv
 from infer.kernels.reference.store_kv import store_kv
 
 __all__ = [
+    "QUANT_KERNELS",
     "add_rms_norm",
     "allocate_kv_cache",
     "paged_attention",

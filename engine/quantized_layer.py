@@ -1,0 +1,62 @@
+"""QuantizedDecoderLayer: a FusedDecoderLayer whose norms and activation hand on int8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from infer.engine.fused_layer import FusedDecoderLayer
+from infer.engine.quantized_linear import QuantizedLinear
+from infer.kernels.quantized_outputs import quantized_add_rms_norm, quantized_rms_norm, quantized_silu_and_mul
+
+if TYPE_CHECKING:
+    from infer.engine.attention import AttentionContext
+    from infer.engine.fused_modules import FusedRMSNorm
+    from infer.kernels.backend import Backend
+
+
+class QuantizedDecoderLayer(nn.Module):
+    """Gives what the layer it replaces gives, once its linear layers are quantised, to the last bit."""
+
+    def __init__(self, layer: FusedDecoderLayer, backend: Backend) -> None:
+        super().__init__()
+        self.input_layernorm: FusedRMSNorm = layer.input_layernorm
+        self.self_attn: Any = layer.self_attn
+        self.post_attention_layernorm: FusedRMSNorm = layer.post_attention_layernorm
+        self.gate_up_proj: Any = layer.mlp.gate_up_proj
+        self.down_proj: Any = layer.mlp.down_proj
+        self._backend = backend
+        if hasattr(layer, "attention_type"):
+            # Read by the network around it.
+            self.attention_type = layer.attention_type
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        attention_context: AttentionContext,
+        **_: Any,
+    ) -> torch.Tensor:
+        """`[1, num_tokens, hidden_size]`, as transformers calls it."""
+        backend = self._backend
+        norm = self.input_layernorm
+        dtype = self.self_attn.qkv_proj.quantized_dtype
+        tokens = quantized_rms_norm(hidden_states, norm.weight, norm.eps, dtype, backend=backend)
+        attended, _weights = self.self_attn(tokens, position_embeddings, attention_context)
+        norm, dtype = self.post_attention_layernorm, self.gate_up_proj.quantized_dtype
+        total, tokens = quantized_add_rms_norm(hidden_states, attended, norm.weight, norm.eps, dtype, backend=backend)
+        gate, up = self.gate_up_proj(tokens).chunk(2, -1)
+        activated = quantized_silu_and_mul(gate, up, self.down_proj.quantized_dtype, backend=backend)
+        output: torch.Tensor = self.down_proj(activated, total)
+        return output
+
+
+def can_quantize_layer(module: object) -> bool:
+    """Whether it is a layer whose linear layers are quantised."""
+    if type(module) is not FusedDecoderLayer:
+        return False
+    linears = (module.self_attn.qkv_proj, module.mlp.gate_up_proj, module.mlp.down_proj)
+    return all(isinstance(linear, QuantizedLinear) for linear in linears)

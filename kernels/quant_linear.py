@@ -1,0 +1,69 @@
+"""quant_linear: a linear layer whose weight and hidden states are int8 or fp8; and how they become that.
+
+Weights are scaled by output channel, hidden states by token, both symmetric. An int8 product is exact up to its last
+step: sums of integers do not depend on their order, so that a token's output depends neither on how many others there
+are nor on the backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from infer.kernels.quantized_operands import LARGEST, SMALLEST_PEAK, QuantizedWeight
+
+if TYPE_CHECKING:
+    from infer.kernels.backend import Backend
+    from infer.kernels.quantized_operands import QuantizedTokens
+
+
+def quantize_weight(weight: torch.Tensor, dtype: torch.dtype = torch.int8) -> QuantizedWeight:
+    """`weight`, `[out_features, in_features]`, rounded to nearest. Not packed."""
+    weight = weight.to(torch.float32)
+    scales = weight.abs().amax(1).clamp(min=SMALLEST_PEAK) / LARGEST[dtype]
+    elements = weight / scales.unsqueeze(1)
+    rounded = elements if dtype.is_floating_point else elements.round()
+    return QuantizedWeight(rounded.to(dtype), scales, *weight.shape)
+
+
+def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight:
+    """`weight` as `quant_linear` of the backend reads it. Done once, when a model is loaded."""
+    assert weight.elements.shape == (weight.out_features, weight.in_features), weight.elements.shape
+    assert weight.elements.dtype in LARGEST, weight.elements.dtype
+    assert weight.scales.shape == (weight.out_features,), weight.scales.shape
+    assert weight.scales.dtype is torch.float32, weight.scales.dtype
+    return backend.quant.pack_weight(weight)
+
+
+def quantize_tokens(hidden: torch.Tensor, dtype: torch.dtype, *, backend: Backend) -> QuantizedTokens:
+    """`hidden`, `[..., size]`, as elements of `dtype`: times the inverse of each token's scale, computed as the largest
+    number of the dtype by the token's peak, and rounded to nearest, ties to even."""
+    assert dtype in LARGEST, dtype
+    return backend.quant.quantize_tokens(hidden, dtype)
+
+
+def quant_linear(
+    tokens: QuantizedTokens,
+    weight: QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype,
+    backend: Backend,
+) -> torch.Tensor:
+    """`tokens @ weight.T + bias + residual`, `[..., out_features]` of `dtype`.
+
+    tokens: made by the same backend
+    weight: packed by it
+    bias: `[out_features]` of `dtype`
+    residual: `[..., out_features]` of `dtype`
+
+    A sum of products is rounded to float32, multiplied by the token's scale, then by the channel's; the bias is added
+    in float32. That is rounded to `dtype`; the residual is added to what is left, and rounded again.
+    """
+    assert tokens.size == weight.in_features, (tokens.size, weight.in_features)
+    shape = (*tokens.scales.shape, weight.out_features)
+    assert bias is None or (bias.shape == shape[-1:] and bias.dtype is dtype), (bias.shape, bias.dtype)
+    assert residual is None or (residual.shape == shape and residual.dtype is dtype), (residual.shape, residual.dtype)
+    return backend.quant.quant_linear(tokens, weight, bias, residual, dtype)
