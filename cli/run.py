@@ -137,6 +137,9 @@ def run_command(
     prepack_linears: Annotated[
         bool, _fitted(help="lay weights out once, on a CPU [default: on]")
     ] = _DEFAULT.prepack_linears,
+    linear_backend: Annotated[
+        Literal["auto", "cpu", "onednn"], _engine(metavar="NAME", help="cpu, onednn: whose products, on a CPU")
+    ] = _DEFAULT.linear_backend,
     fuse_kernels: Annotated[
         bool, _fitted(help="layers as fewer kernels, on a CPU [default: on]")
     ] = _DEFAULT.fuse_kernels,

@@ -25,6 +25,7 @@ Speculative = Literal["auto", "always", "off"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 KVCacheDType = Literal["auto", "int8", "fp8"]
 Quantization = Literal["none", "int8"]
+LinearBackend = Literal["auto", "cpu", "onednn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class EngineConfig:
     """Seconds after which a request is given up, counted from when its first token is computed. None is no limit."""
     prepack_linears: bool = True
     """CPU only: weights laid out once for the matrix kernels instead of at every call, and siblings merged."""
+    linear_backend: LinearBackend = "auto"
+    """Whose matrix kernels these are: ours or oneDNN's; `auto` is the faster on this CPU."""
     fuse_kernels: bool = True
     """CPU only: norms, gated and Llama-like layers as fewer kernels."""
     shared_prefix_attention: bool = True

@@ -42,6 +42,7 @@ def kv_identity(config: EngineConfig, model_config: Any, weights: str, kv_cache:
         "prepack_linears": config.prepack_linears,
         "shared_prefix_attention": config.shared_prefix_attention,
         "quantization": config.quantization,
+        "linear_backend": config.linear_backend,
         "torch": torch.__version__,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]

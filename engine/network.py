@@ -108,5 +108,5 @@ def load_network(
     quantized = None
     if config.quantization == "int8":
         quantized = quantize_linears(loaded.model, backend, device, loaded.dtype)
-    num_prepacked_linears = prepack_linears(loaded.model) if config.prepack_linears else 0
+    num_prepacked_linears = prepack_linears(loaded.model, config.linear_backend) if config.prepack_linears else 0
     return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, quantized, costs, digest)

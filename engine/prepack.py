@@ -1,28 +1,42 @@
-"""Linear layers on a CPU, their weights laid out once for oneDNN. The same for every architecture."""
+"""Linear layers on a CPU, their weights laid out once, for our kernels or oneDNN. The same for every architecture."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
+
+from infer.kernels.linear import linear, linear_kernels, why_not_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infer.engine.config import LinearBackend
+
+    MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], nn.Module]
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that most architectures apply to the same input, under the names that transformers gives them."""
 
 
-def prepack_linears(model: nn.Module) -> int:
-    """Swap every `nn.Linear` of a model on a CPU, siblings together. Returns how many; the old weights are let go."""
+def prepack_linears(model: nn.Module, backend: LinearBackend = "auto") -> int:
+    """Swap every `nn.Linear` of a model on a CPU, siblings together. Returns how many; the old weights are let go.
+
+    `backend`: whose products they become; `auto` is whose are the fastest, and neither can serve every layer.
+    """
     swapped = 0
     for parent in list(model.modules()):
         for names in _SIBLINGS:
             siblings = [getattr(parent, name, None) for name in names]
-            if can_merge(siblings) and _can_prepack(siblings[0]):
-                parts = MergedLinears(siblings).parts()  # type: ignore[arg-type]
+            if can_merge(siblings) and (make := _maker(siblings[0], backend)) is not None:
+                parts = MergedLinears(siblings, make).parts()  # type: ignore[arg-type]
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
                 swapped += len(names)
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and _can_prepack(child):
-                setattr(parent, name, PrepackedLinear(child.weight, child.bias))
+            if type(child) is nn.Linear and (make := _maker(child, backend)) is not None:
+                setattr(parent, name, make(child.weight, child.bias))
                 swapped += 1
     return swapped
 
@@ -47,7 +61,20 @@ def merge(linears: list[nn.Linear]) -> nn.Linear:
     return merged
 
 
-class PrepackedLinear(nn.Module):
+class PackedLinear(nn.Module):
+    """A linear layer whose weight is laid out once for our kernels. A row's result depends on no other row."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self._kernels = linear_kernels("cpu")
+        self._packed = self._kernels.pack(weight, bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[..., in_features]` to `[..., out_features]`."""
+        return linear(hidden, self._packed, kernels=self._kernels)
+
+
+class OneDNNLinear(nn.Module):
     """A linear layer whose weight is laid out once for oneDNN, not again at every call.
 
     Bit-identical in bfloat16 to the layer it replaces; float32 layers are MKL's otherwise, and add in another order.
@@ -72,9 +99,9 @@ class MergedLinears:
     """Several linear layers over one input as one product. The first that is asked computes all; the others, asked with
     the very same tensor, take theirs. A layer that is asked with another one is right as well, only not faster."""
 
-    def __init__(self, linears: list[nn.Linear]) -> None:
+    def __init__(self, linears: list[nn.Linear], make: MakeLinear) -> None:
         merged = merge(linears)
-        self._linear = PrepackedLinear(merged.weight, merged.bias)
+        self._linear = make(merged.weight, merged.bias)
         self._sizes = [linear.out_features for linear in linears]
         self._hidden: torch.Tensor | None = None
         self._outputs: dict[int, torch.Tensor] = {}
@@ -107,10 +134,21 @@ class MergedLinear(nn.Module):
         return self._merged.output(self._index, hidden)
 
 
-def _can_prepack(linear: object) -> bool:
+def _maker(linear: object, backend: LinearBackend) -> MakeLinear | None:
+    """What makes the layer to put in the place of `linear`; None where it is best left as it is."""
     assert isinstance(linear, nn.Linear), linear
-    if linear.weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if linear.weight.device.type != "cpu":
+        return None
+    if backend != "onednn" and why_not_cpu(linear.weight.dtype, linear.in_features) is None:
+        return PackedLinear
+    if backend != "cpu" and _can_use_onednn(linear.weight.dtype):
+        return OneDNNLinear
+    return None
+
+
+def _can_use_onednn(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    if linear.weight.dtype is torch.bfloat16:
+    if dtype is torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return linear.weight.dtype is torch.float32
+    return dtype is torch.float32

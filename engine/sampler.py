@@ -7,7 +7,6 @@ all of these.
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from infer.engine.logits import apply_penalties, apply_rules
 from infer.engine.request import TokenLogprob
 from infer.engine.sampling_row import LogitsRules, SamplingRow, compile_rules, prompt_vocabulary
 from infer.engine.seeding import uniforms
+from infer.kernels.argmax import argmax
+from infer.kernels.reference.argmax import at, in_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from infer.engine.sampling_params import SamplingParams
-
-_BLOCK_SIZE = 512
-"""Tokens of the vocabulary that are reduced together before anything looks at single ones."""
 
 _CHUNK_SIZE = 2**21
 """Logits that a CPU works on at a time: a float32 copy stays in its cache, and memory does not grow with the batch."""
@@ -100,7 +98,7 @@ class Sampler:
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
         """One token for each of `rows` from `logits` [num_rows, vocab_size], which are not changed."""
         assert len(logits) == len(rows), (len(logits), len(rows))
-        maxima, token_ids = _argmax(logits)
+        maxima, token_ids = argmax(logits)
         # NaN spreads to the maximum, so the check costs nothing; an infinite one leaves no distribution either.
         is_finite = maxima.isfinite().tolist()
         indices = [index for index, row in enumerate(rows) if is_finite[index] and not row.is_plain]
@@ -121,7 +119,7 @@ def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Tokens [num_rows], -1 where all are barred. Works in place on `logits`, float32 with finite maxima."""
     apply_rules(logits, rows)
     apply_penalties(logits, rows)
-    maxima, token_ids = _argmax(logits)
+    maxima, token_ids = argmax(logits)
     is_finite = maxima.isfinite()
     token_ids[~is_finite] = -1
     indices = [index for index, finite in enumerate(is_finite.tolist()) if finite and not rows[index].params.is_greedy]
@@ -156,10 +154,10 @@ def _cut_improbable(weights: Tensor, rows: Sequence[SamplingRow]) -> None:
         floors = floor[ranked]
         if any(num_cut):
             least = torch.tensor([num_cut[index] for index in ranked], device=device)
-            floors = torch.maximum(floors, _at(ascending, least))
+            floors = torch.maximum(floors, at(ascending, least))
         _zero_below(ascending, floors)
         tail = torch.tensor([1.0 - rows[index].params.top_p for index in ranked], dtype=torch.float64, device=device)
-        floor[ranked] = _at(ascending, _find_mass(ascending, tail))
+        floor[ranked] = at(ascending, _find_mass(ascending, tail))
     _zero_below(weights, floor)
 
 
@@ -168,10 +166,10 @@ def _find_mass(weights: Tensor, shares: Tensor) -> Tensor:
 
     Its weight is never 0. Whole blocks are summed first: a running sum over the vocabulary is ten times as slow.
     """
-    blocks = _blocks(weights, 0.0)
+    blocks = in_blocks(weights, 0.0)
     sums = blocks.sum(-1)
     index, rest = _first_above(sums, shares * sums.sum(-1, dtype=torch.float64))
-    within, _ = _first_above(_at(blocks, index), rest)
+    within, _ = _first_above(at(blocks, index), rest)
     return index * blocks.shape[-1] + within
 
 
@@ -181,31 +179,7 @@ def _first_above(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     # Rounding may put a target at or over the total: then it is the last index with a weight.
     targets = torch.minimum(targets, cumulative[:, -1].nextafter(targets.new_zeros(())))
     index = (cumulative <= targets[:, None]).sum(-1)
-    return index, targets - _at(F.pad(cumulative, (1, 0)), index)
-
-
-def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Maxima [num_rows] and where each stands first, as torch.argmax finds it; on a CPU about ten times as fast.
-
-    The maximum of a block needs no index, which is what makes a reduction slow.
-    """
-    blocks = _blocks(logits, -math.inf)
-    maxima, index = blocks.amax(-1).max(-1)
-    return maxima, index * blocks.shape[-1] + _at(blocks, index).max(-1).indices
-
-
-def _blocks(rows: Tensor, fill: float) -> Tensor:
-    """A view of `rows` as [num_rows, num_blocks, block_size]; a copy with `fill` at the end for an odd vocabulary."""
-    block_size = math.gcd(rows.shape[-1], _BLOCK_SIZE)
-    if block_size < _BLOCK_SIZE // 8:
-        block_size = _BLOCK_SIZE
-        rows = F.pad(rows, (0, -rows.shape[-1] % block_size), value=fill)
-    return rows.view(len(rows), rows.shape[-1] // block_size, block_size)
-
-
-def _at(rows: Tensor, index: Tensor) -> Tensor:
-    """`rows[i, index[i]]` for every i."""
-    return rows[torch.arange(len(rows), device=rows.device), index]
+    return index, targets - at(F.pad(cumulative, (1, 0)), index)
 
 
 def _chunks(logits: Tensor, indices: list[int]) -> Iterator[list[int]]:
@@ -245,7 +219,7 @@ def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) ->
     for chunk in _chunks(logits, list(num_top)):
         logprobs = _select_float32(logits, chunk).log_softmax(-1)
         # A row without a token (-1) is looked up all the same; nobody reads it.
-        chosen = _at(logprobs, token_ids[chunk].clamp(min=0)).tolist()
+        chosen = at(logprobs, token_ids[chunk].clamp(min=0)).tolist()
         values, ids = logprobs.topk(min(max(num_top[index] for index in chunk), logits.shape[-1]))
         for index, logprob, top_ids, top in zip(chunk, chosen, ids.tolist(), values.tolist(), strict=True):
             alternatives = tuple(zip(top_ids, top, strict=True))[: num_top[index]]

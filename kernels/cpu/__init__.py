@@ -2,7 +2,8 @@
 
 paged_attention, store_kv,      what Python calls
 rotary_store_kv, rms_norm,
-activation
+activation, linear, argmax
+panels, linear_block            how weights lie, and a few rows times a panel of them
 quant_linear, quantized_rows    linear layers in int8, by int8_block and dot_product, and what makes tokens int8
 row_wise                        how rows are shared among the threads
 layout, capability              how the cache lies in memory, and whom these can serve

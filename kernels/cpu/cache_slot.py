@@ -9,13 +9,15 @@ from infer.kernels.cpu.layout import AS_COMPUTED, TILE
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import depth_of_step
 from infer.kernels.cpu.quantized import store_quantized_key, store_quantized_value
-from infer.kernels.cpu.simd import copy_lanes, copy_word, spread_half_words
+from infer.kernels.cpu.simd import copy_lanes, copy_word, load_int64, prefetch_to_write, spread_half_words
 from infer.kernels.kv_pages import LARGEST
 
 if TYPE_CHECKING:
     import torch
 
     from infer.kernels.kv_pages import KVPages
+
+_LINE_BYTES = 64
 
 
 def assert_fits(key: torch.Tensor, value: torch.Tensor, pages: KVPages) -> None:
@@ -40,6 +42,28 @@ def tile_of(call: Any, slot: int, kv_head: int) -> int:
     block, in_block = slot // call.block_size, slot % call.block_size
     tile: int = (block * call.num_kv_heads + kv_head) * (call.block_size // TILE) + in_block // TILE
     return tile
+
+
+@compiled
+def bring_next_slot(arithmetic: Any, call: Any, token: int) -> None:
+    """Starts to bring the lines near that are written for the token after this one. Each word of a key is in another
+    line, and stores alone would wait for them one by one."""
+    if token + 1 >= call.num_rows:
+        return
+    slot = load_int64(call.slot_mapping + 8 * (token + 1))
+    if slot // TILE == load_int64(call.slot_mapping + 8 * token) // TILE:
+        return
+    depth = depth_of_step(arithmetic)
+    size = 4 // depth if call.page_format == AS_COMPUTED else 1
+    key_bytes, value_bytes = call.head_dim * TILE * size, call.value_head_dim * depth * size
+    for head in range(call.num_kv_heads):
+        tile = tile_of(call, slot, head)
+        key = call.key_cache + tile * key_bytes
+        for address in range(key, key + key_bytes, _LINE_BYTES):
+            prefetch_to_write(address)
+        value = call.value_cache + (tile * (TILE // depth) + slot % TILE // depth) * value_bytes
+        for address in range(value, value + value_bytes, _LINE_BYTES):
+            prefetch_to_write(address)
 
 
 @compiled

@@ -69,8 +69,17 @@ def offset(builder: ir.IRBuilder, address: ir.Value, num_bytes: int) -> ir.Value
 
 def emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Starts to bring the cache line at `address` near."""
-    read, nearest, data = INT32(0), INT32(3), INT32(1)
-    call(builder, "llvm.prefetch.p0", VOID, builder.inttoptr(address, INT8.as_pointer()), read, nearest, data)
+    _emit_prefetch(builder, address, INT32(0))
+
+
+def emit_prefetch_to_write(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """As `emit_prefetch`, and takes the line away from other cores."""
+    _emit_prefetch(builder, address, INT32(1))
+
+
+def _emit_prefetch(builder: ir.IRBuilder, address: ir.Value, is_write: ir.Value) -> None:
+    nearest, data = INT32(3), INT32(1)
+    call(builder, "llvm.prefetch.p0", VOID, builder.inttoptr(address, INT8.as_pointer()), is_write, nearest, data)
 
 
 def larger(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:

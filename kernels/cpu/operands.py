@@ -48,7 +48,7 @@ def depth_of_step(builder: ir.IRBuilder, arithmetic: Arithmetic) -> ir.Value:
 def load_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, address: ir.Value) -> ir.Value:
     if arithmetic.has_float32_elements:
         return load_from(builder, lanes(FLOAT), address)
-    return _widened(builder, load_from(builder, lanes(INT16), address))
+    return emit_widened(builder, load_from(builder, lanes(INT16), address))
 
 
 @arithmetic_instruction(VECTOR, result=VECTOR)
@@ -56,12 +56,12 @@ def round_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Val
     """What storing and loading the elements would make of them."""
     if arithmetic.has_float32_elements:
         return vector
-    return _widened(builder, builder.bitcast(_rounded(builder, arithmetic, vector), lanes(INT16)))
+    return emit_widened(builder, builder.bitcast(emit_rounded(builder, arithmetic, vector), lanes(INT16)))
 
 
 @arithmetic_instruction(VECTOR, types.int64, result=types.void)
 def store_elements(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value, address: ir.Value) -> None:
-    store_to(builder, vector if arithmetic.has_float32_elements else _rounded(builder, arithmetic, vector), address)
+    store_to(builder, vector if arithmetic.has_float32_elements else emit_rounded(builder, arithmetic, vector), address)
 
 
 @arithmetic_instruction(VECTOR, types.int64, result=types.void)
@@ -75,10 +75,12 @@ def store_exact(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value,
 
 @arithmetic_instruction(VECTOR, types.int64, result=types.void)
 def store_operands(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value, address: ir.Value) -> None:
-    store_to(builder, _rounded(builder, arithmetic, vector) if arithmetic.has_bfloat16_operands else vector, address)
+    store_to(
+        builder, emit_rounded(builder, arithmetic, vector) if arithmetic.has_bfloat16_operands else vector, address
+    )
 
 
-def _rounded(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value) -> ir.Value:
+def emit_rounded(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value) -> ir.Value:
     """To bfloat16: to nearest, ties to even."""
     if arithmetic.has_bfloat16_operands:
         return builder.fptrunc(vector, lanes(BFloatType()))
@@ -91,6 +93,6 @@ def _rounded(builder: ir.IRBuilder, arithmetic: Arithmetic, vector: ir.Value) ->
     return builder.trunc(builder.select(is_nan, quiet_nan, rounded), lanes(INT16))
 
 
-def _widened(builder: ir.IRBuilder, halves: ir.Value) -> ir.Value:
+def emit_widened(builder: ir.IRBuilder, halves: ir.Value) -> ir.Value:
     bits = builder.shl(builder.zext(halves, lanes(INT32)), constant(INT32, 16))
     return builder.bitcast(bits, lanes(FLOAT))

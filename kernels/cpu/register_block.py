@@ -48,7 +48,7 @@ def emit_multiply_keys(
 ) -> None:
     """See `products.multiply_keys`, for these numbers of rows and columns."""
     queries, query_bytes, tiles, ahead, num_steps, scores, score_bytes = arguments
-    block = _Block(builder, arithmetic, rows, columns, queries, query_bytes)
+    block = Block(builder, arithmetic, rows, columns, queries, query_bytes)
     bases = [table_entry(builder, tiles, INT64(column)) for column in range(columns)]
     ahead_bases = [ahead_entry(builder, ahead, INT64(column)) for column in range(columns)]
     with cgutils.for_range(builder, num_steps) as loop:
@@ -63,7 +63,7 @@ def emit_multiply_values(
 ) -> None:
     """See `products.multiply_values`, for these numbers of rows and columns."""
     weights, weight_bytes, tiles, ahead, num_tiles, value_bytes, column_offset, out, out_bytes = arguments
-    block = _Block(builder, arithmetic, rows, columns, weights, weight_bytes)
+    block = Block(builder, arithmetic, rows, columns, weights, weight_bytes)
     steps = INT64(_STEPS_PER_TILE[arithmetic])
     with cgutils.for_range(builder, num_tiles) as tile:
         base = builder.add(table_entry(builder, tiles, tile.index), column_offset)
@@ -98,7 +98,7 @@ def table_entry(builder: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.V
     return load_from(builder, INT64, builder.add(table, builder.mul(index, INT64(8))))
 
 
-class _Block:
+class Block:
     """The accumulators of a product, while its code is written."""
 
     def __init__(
@@ -131,12 +131,16 @@ class _Block:
                     value = self._multiply_add(scalar, part, value)
                 builder.store(value, total)
 
+    def totals(self) -> list[Values]:
+        """Of each row its vectors."""
+        return [[self._builder.load(total) for total in totals] for totals in self._totals]
+
     def store(self, out: ir.Value, out_bytes: ir.Value) -> None:
         builder = self._builder
-        for row, totals in enumerate(self._totals):
+        for row, totals in enumerate(self.totals()):
             first = builder.add(out, builder.mul(out_bytes, INT64(row)))
             for column, total in enumerate(totals):
-                store_to(builder, builder.load(total), offset(builder, first, column * _VECTOR_BYTES))
+                store_to(builder, total, offset(builder, first, column * _VECTOR_BYTES))
 
     def _load_scalar(self, address: ir.Value) -> ir.Value:
         kind = INT32 if self._arithmetic is Arithmetic.BFLOAT16_DOT else FLOAT

@@ -9,6 +9,7 @@ from numpy import float32
 from infer.kernels.cpu.cache_slot import (
     address_and_strides,
     assert_fits,
+    bring_next_slot,
     store_key,
     store_value,
     tile_of,
@@ -98,6 +99,7 @@ def rotary_store_kv(
 
 @compiled
 def _turn_and_store(arithmetic: Any, call: Any, token: int) -> None:
+    bring_next_slot(arithmetic, call, token)
     dim_bytes = call.head_dim * element_bytes(arithmetic)
     cos, sin = call.cos + token * dim_bytes, call.sin + token * dim_bytes
     turned = call.turned + token * (call.num_heads + call.num_kv_heads) * dim_bytes

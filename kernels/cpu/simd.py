@@ -22,6 +22,7 @@ from infer.kernels.cpu.llvm import (
     call,
     constant,
     emit_prefetch,
+    emit_prefetch_to_write,
     fma,
     instruction,
     lanes,
@@ -122,6 +123,15 @@ def first_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     return builder.extract_element(vector, INT32(0))
 
 
+@instruction(VECTOR, VECTOR, result=types.int64)
+def first_lane_equal(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """`LANES` where no two are equal."""
+    equal = builder.bitcast(builder.fcmp_ordered("==", left, right), INT16)
+    # A bit behind the last lane stands for none.
+    bits = builder.or_(builder.zext(equal, INT32), INT32(1 << LANES))
+    return builder.zext(call(builder, "llvm.cttz.i32", INT32, bits, BIT(1)), INT64)
+
+
 @instruction(VECTOR, result=types.float32)
 def largest_lane(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     return _fold(builder, vector, lambda left, right: larger(builder, left, right))
@@ -215,3 +225,4 @@ def copy_masked(builder: ir.IRBuilder, source: ir.Value, target: ir.Value, mask:
 
 
 prefetch = instruction(types.int64, result=types.void)(emit_prefetch)
+prefetch_to_write = instruction(types.int64, result=types.void)(emit_prefetch_to_write)

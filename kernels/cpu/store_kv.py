@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from infer.kernels.cpu.cache_slot import (
     address_and_strides,
     assert_fits,
+    bring_next_slot,
     store_key,
     store_value,
     tile_of,
@@ -67,6 +68,7 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, pages: KVPages, slot_mappin
 
 @compiled
 def _store(arithmetic: Any, call: Any, token: int) -> None:
+    bring_next_slot(arithmetic, call, token)
     slot = load_int64(call.slot_mapping + 8 * token)
     key, value = call.key + token * call.key_token_bytes, call.value + token * call.value_token_bytes
     for head in range(call.num_kv_heads):

@@ -70,6 +70,7 @@ FREE = [
     ["--enable-host-cache"],
     ["--speculative", "off"],
     ["--no-prepack-linears"],
+    ["--linear-backend", "onednn"],
     ["--no-fuse-kernels"],
     ["--no-shared-prefix-attention"],
     ["--save-interval", "0"],

@@ -47,6 +47,7 @@ def test_place_of_the_model_does_not_matter():
         {"config": {"fuse_kernels": False}},
         {"config": {"prepack_linears": False}},
         {"config": {"shared_prefix_attention": False}},
+        {"config": {"linear_backend": "onednn"}},
         {"cache": {"head_dim": 16}},
         {"cache": {"dtype": torch.float16}},
         {"cache": {"dtype": torch.int8}},

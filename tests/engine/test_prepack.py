@@ -7,12 +7,16 @@ import torch
 from tiny_models import make_model
 from torch import nn
 
-from infer.engine.prepack import MergedLinears, PrepackedLinear, prepack_linears
+from infer.engine.prepack import MergedLinears, OneDNNLinear, PackedLinear, prepack_linears
+from infer.kernels.linear import why_not_cpu
 
 needs_bfloat16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bfloat16 arithmetic"
 )
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)])
+
+
+both_makers = pytest.mark.parametrize("make", [OneDNNLinear, PackedLinear])
 
 
 def make_linears(sizes, dtype, bias=False):
@@ -23,10 +27,10 @@ def make_linears(sizes, dtype, bias=False):
 @both_dtypes
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_rows", [0, 1, 17, 300])
-def test_prepacked_linear_gives_the_same(bias, num_rows, dtype):
+def test_onednn_linear_gives_the_same(bias, num_rows, dtype):
     (linear,) = make_linears([80], dtype, bias)
     hidden = torch.randn(1, num_rows, 48).to(dtype)
-    prepacked = PrepackedLinear(linear.weight, linear.bias)(hidden)
+    prepacked = OneDNNLinear(linear.weight, linear.bias)(hidden)
     if dtype is torch.bfloat16:
         assert torch.equal(prepacked, linear(hidden))
     else:
@@ -34,10 +38,11 @@ def test_prepacked_linear_gives_the_same(bias, num_rows, dtype):
 
 
 @both_dtypes
+@both_makers
 @pytest.mark.parametrize("bias", [True, False])
-def test_merged_linears_each_give_their_own_output(bias, dtype):
+def test_merged_linears_each_give_their_own_output(bias, dtype, make):
     linears = make_linears([64, 16, 32], dtype, bias)
-    parts = MergedLinears(linears).parts()
+    parts = MergedLinears(linears, make).parts()
     first, second = torch.randn(2, 1, 9, 48).to(dtype)
     for hidden in (first, second, first):
         for part, linear in zip(parts, linears, strict=True):
@@ -45,17 +50,19 @@ def test_merged_linears_each_give_their_own_output(bias, dtype):
 
 
 @both_dtypes
-def test_merged_linears_asked_out_of_turn_or_with_other_inputs_are_right(dtype):
+@both_makers
+def test_merged_linears_asked_out_of_turn_or_with_other_inputs_are_right(dtype, make):
     linears = make_linears([32, 32], dtype)
-    parts = MergedLinears(linears).parts()
+    parts = MergedLinears(linears, make).parts()
     first, second = torch.randn(2, 1, 9, 48).to(dtype)
     for index, hidden in ((1, first), (1, second), (1, second), (0, first), (0, second), (1, second)):
         torch.testing.assert_close(parts[index](hidden), linears[index](hidden))
 
 
 @both_dtypes
-def test_merged_linears_keep_nothing_once_each_has_been_asked(dtype):
-    merged = MergedLinears(make_linears([32, 32], dtype))
+@both_makers
+def test_merged_linears_keep_nothing_once_each_has_been_asked(dtype, make):
+    merged = MergedLinears(make_linears([32, 32], dtype), make)
     hidden = torch.randn(1, 9, 48).to(dtype)
     for part in merged.parts():
         part(hidden)
@@ -63,11 +70,14 @@ def test_merged_linears_keep_nothing_once_each_has_been_asked(dtype):
 
 
 @both_dtypes
-def test_every_linear_of_a_model_is_swapped(dtype):
+@pytest.mark.parametrize("backend", ["auto", "cpu", "onednn"])
+def test_every_linear_of_a_model_is_swapped(backend, dtype):
     model = make_model("llama").to(dtype).requires_grad_(False)
     num_linears = sum(type(module) is nn.Linear for module in model.modules())
-    assert prepack_linears(model) == num_linears > 0
-    assert not any(type(module) is nn.Linear for module in model.modules())
+    is_ours = backend != "onednn" and why_not_cpu(dtype, 64) is None
+    assert prepack_linears(model, backend) == (num_linears if is_ours or backend != "cpu" else 0)
+    assert any(type(module) is PackedLinear for module in model.modules()) == is_ours
+    assert is_ours or backend == "cpu" or any(type(module) is OneDNNLinear for module in model.modules())
 
 
 def test_model_of_another_dtype_is_left_as_it_is():

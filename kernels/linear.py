@@ -1,0 +1,91 @@
+"""linear and gated_linear: products with weights that were laid out once, and what follows them in the same pass."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+LinearKernelsName = Literal["reference", "cpu"]
+
+
+class Pack(Protocol):
+    """Lays out a weight `[out_features, in_features]` and its bias, for `linear` of the same kernels."""
+
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any: ...
+
+
+class PackGated(Protocol):
+    """Lays out two weights of one shape as one; both have a bias, or neither."""
+
+    def __call__(
+        self, gate: torch.Tensor, up: torch.Tensor, gate_bias: torch.Tensor | None, up_bias: torch.Tensor | None
+    ) -> Any: ...
+
+
+class Linear(Protocol):
+    """See `linear`."""
+
+    def __call__(self, hidden: torch.Tensor, packed: Any, residual: torch.Tensor | None = None, /) -> torch.Tensor: ...
+
+
+class GatedLinear(Protocol):
+    """See `gated_linear`."""
+
+    def __call__(self, hidden: torch.Tensor, packed: Any, /) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinearKernels:
+    """One implementation."""
+
+    name: LinearKernelsName
+    pack: Pack
+    pack_gated: PackGated
+    linear: Linear
+    gated_linear: GatedLinear
+
+
+def linear(
+    hidden: torch.Tensor, packed: Any, residual: torch.Tensor | None = None, *, kernels: LinearKernels
+) -> torch.Tensor:
+    """`hidden @ weight.T + bias`, accumulated in float32 and rounded to the dtype; then `residual` added and rounded.
+
+    hidden: `[..., in_features]`
+    packed: by `kernels.pack`, of the same dtype
+    residual: `[..., out_features]`
+
+    The CPU's result for a row does not depend on the other rows, nor on how many there are.
+    """
+    return kernels.linear(hidden, packed, residual)
+
+
+def gated_linear(hidden: torch.Tensor, packed: Any, *, kernels: LinearKernels) -> torch.Tensor:
+    """`silu(hidden @ gate.T) * (hidden @ up.T)`: each product as of `linear`, then as of `silu_and_mul`.
+
+    packed: by `kernels.pack_gated`
+    """
+    return kernels.gated_linear(hidden, packed)
+
+
+def why_not_cpu(dtype: torch.dtype, in_features: int) -> str | None:
+    """What keeps the CPU's implementation from being the fastest for such a layer; None if nothing does."""
+    if importlib.util.find_spec("numba") is None:
+        return "numba is not installed"
+    from infer.kernels.cpu.panels import why_not
+
+    return why_not(dtype, in_features)
+
+
+def linear_kernels(name: LinearKernelsName) -> LinearKernels:
+    if name == "cpu":
+        from infer.kernels.cpu import linear as cpu
+        from infer.kernels.cpu import panels
+
+        return LinearKernels("cpu", panels.pack, panels.pack_gated, cpu.linear, cpu.gated_linear)
+    from infer.kernels.reference import linear as reference
+
+    return LinearKernels("reference", reference.pack, reference.pack_gated, reference.linear, reference.gated_linear)
