@@ -10,7 +10,7 @@ from torch import nn
 from infer.engine.quantized_layer import QuantizedDecoderLayer, can_quantize_layer
 from infer.engine.quantized_linear import QuantizedLinear
 from infer.kernels.backend import select_backend
-from infer.kernels.quant_linear import quantize_weight
+from infer.kernels.quant_linear import quantize_weight, rotation_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def quantize_linears(model: nn.Module, backend: Backend, device: torch.device, d
 
 def quantized(linear: nn.Linear, backend: Backend) -> QuantizedLinear:
     """`linear` with int8 weights."""
-    weight = quantize_weight(linear.weight)
+    weight = quantize_weight(linear.weight, rotation=rotation_of(linear.in_features))
     return QuantizedLinear(weight, linear.bias, linear.weight.dtype, backend)
 
 

@@ -42,14 +42,13 @@ class QuantizedDecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """`[1, num_tokens, hidden_size]`, as transformers calls it."""
         backend = self._backend
-        norm = self.input_layernorm
-        dtype = self.self_attn.qkv_proj.quantized_dtype
-        tokens = quantized_rms_norm(hidden_states, norm.weight, norm.eps, dtype, backend=backend)
+        norm, wanted = self.input_layernorm, self.self_attn.qkv_proj.wanted
+        tokens = quantized_rms_norm(hidden_states, norm.weight, norm.eps, *wanted, backend=backend)
         attended, _weights = self.self_attn(tokens, position_embeddings, attention_context)
-        norm, dtype = self.post_attention_layernorm, self.gate_up_proj.quantized_dtype
-        total, tokens = quantized_add_rms_norm(hidden_states, attended, norm.weight, norm.eps, dtype, backend=backend)
+        norm, wanted = self.post_attention_layernorm, self.gate_up_proj.wanted
+        total, tokens = quantized_add_rms_norm(hidden_states, attended, norm.weight, norm.eps, *wanted, backend=backend)
         gate, up = self.gate_up_proj(tokens).chunk(2, -1)
-        activated = quantized_silu_and_mul(gate, up, self.down_proj.quantized_dtype, backend=backend)
+        activated = quantized_silu_and_mul(gate, up, *self.down_proj.wanted, backend=backend)
         output: torch.Tensor = self.down_proj(activated, total)
         return output
 

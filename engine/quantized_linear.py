@@ -28,7 +28,8 @@ class QuantizedLinear(nn.Module):
         self.in_features, self.out_features = weight.in_features, weight.out_features
         self.dtype = dtype
         """Of hidden states and outputs."""
-        self.quantized_dtype = weight.elements.dtype
+        self.wanted = (weight.elements.dtype, weight.rotation)
+        """Of tokens that come quantised: their dtype and rotation."""
         self._weight = pack_weight(weight, backend=backend)
         self._backend = backend
         self.register_buffer("bias", None if bias is None else bias.detach().to(dtype), False)
@@ -36,5 +37,5 @@ class QuantizedLinear(nn.Module):
     def forward(self, hidden: torch.Tensor | QuantizedTokens, residual: torch.Tensor | None = None) -> torch.Tensor:
         """`[..., in_features]` to `[..., out_features]`; `residual`, of that shape, is added."""
         if not isinstance(hidden, QuantizedTokens):
-            hidden = quantize_tokens(hidden, self.quantized_dtype, backend=self._backend)
+            hidden = quantize_tokens(hidden, *self.wanted, backend=self._backend)
         return quant_linear(hidden, self._weight, self.bias, residual, dtype=self.dtype, backend=self._backend)

@@ -50,6 +50,44 @@ class QuantizedSiluAndMul(Protocol):
     def __call__(self, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype) -> QuantizedTokens: ...
 
 
+class RotateAndQuantizeTokens(Protocol):
+    """As `QuantizeTokens`, and so the rest, of rotated tokens."""
+
+    def __call__(self, hidden: torch.Tensor, dtype: torch.dtype, rotation: int) -> QuantizedTokens: ...
+
+
+class RotatedRMSNorm(Protocol):
+    def __call__(
+        self, hidden: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype, rotation: int
+    ) -> QuantizedTokens: ...
+
+
+class RotatedAddRMSNorm(Protocol):
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        dtype: torch.dtype,
+        rotation: int,
+    ) -> tuple[torch.Tensor, QuantizedTokens]: ...
+
+
+class RotatedSiluAndMul(Protocol):
+    def __call__(self, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype, rotation: int) -> QuantizedTokens: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedKernels:
+    """What makes quantised tokens, with the rotation before in the same pass."""
+
+    quantize_tokens: RotateAndQuantizeTokens
+    quantized_rms_norm: RotatedRMSNorm
+    quantized_add_rms_norm: RotatedAddRMSNorm
+    quantized_silu_and_mul: RotatedSiluAndMul
+
+
 @dataclass(frozen=True, slots=True)
 class QuantKernels:
     """One implementation. Tokens and packed weights are only understood by the one that made them."""
@@ -60,3 +98,5 @@ class QuantKernels:
     quantized_rms_norm: QuantizedRMSNorm
     quantized_add_rms_norm: QuantizedAddRMSNorm
     quantized_silu_and_mul: QuantizedSiluAndMul
+    rotated: RotatedKernels | None = None
+    """None: tokens are rotated by the reference first."""

@@ -1,6 +1,11 @@
 """quant_linear: a linear layer whose weight and hidden states are int8 or fp8; and how they become that.
 
-Weights are scaled by output channel, hidden states by token, both symmetric. An int8 product is exact up to its last
+Weights are scaled by output channel, hidden states by token, both symmetric. Some channels of hidden states are far
+larger than the others, and a scale that serves them leaves little of the rest. So blocks of channels can be rotated
+before (as in QuaRot, Ashkboos et al. 2024, there over the whole width), and the weights, too, which leaves the product
+as it was. It asks for no data to calibrate with.
+
+An int8 product is exact up to its last
 step: sums of integers do not depend on their order, so that a token's output depends neither on how many others there
 are nor on the backend.
 """
@@ -12,19 +17,28 @@ from typing import TYPE_CHECKING
 import torch
 
 from infer.kernels.quantized_operands import LARGEST, SMALLEST_PEAK, QuantizedWeight
+from infer.kernels.reference.rotate import rotate
 
 if TYPE_CHECKING:
     from infer.kernels.backend import Backend
     from infer.kernels.quantized_operands import QuantizedTokens
 
+ROTATIONS = (64, 32, 16)
+"""Sizes of the blocks that channels are rotated in, the best first."""
 
-def quantize_weight(weight: torch.Tensor, dtype: torch.dtype = torch.int8) -> QuantizedWeight:
+
+def rotation_of(in_features: int) -> int:
+    """The size of blocks to rotate so many channels in; 1 where they cannot be rotated."""
+    return next((size for size in ROTATIONS if in_features % size == 0), 1)
+
+
+def quantize_weight(weight: torch.Tensor, dtype: torch.dtype = torch.int8, rotation: int = 1) -> QuantizedWeight:
     """`weight`, `[out_features, in_features]`, rounded to nearest. Not packed."""
-    weight = weight.to(torch.float32)
+    weight = rotate(weight, rotation) / rotation
     scales = weight.abs().amax(1).clamp(min=SMALLEST_PEAK) / LARGEST[dtype]
     elements = weight / scales.unsqueeze(1)
     rounded = elements if dtype.is_floating_point else elements.round()
-    return QuantizedWeight(rounded.to(dtype), scales, *weight.shape)
+    return QuantizedWeight(rounded.to(dtype), scales, *weight.shape, rotation)
 
 
 def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight:
@@ -36,11 +50,21 @@ def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight
     return backend.quant.pack_weight(weight)
 
 
-def quantize_tokens(hidden: torch.Tensor, dtype: torch.dtype, *, backend: Backend) -> QuantizedTokens:
-    """`hidden`, `[..., size]`, as elements of `dtype`: times the inverse of each token's scale, computed as the largest
-    number of the dtype by the token's peak, and rounded to nearest, ties to even."""
+def quantize_tokens(
+    hidden: torch.Tensor, dtype: torch.dtype, rotation: int = 1, *, backend: Backend
+) -> QuantizedTokens:
+    """`hidden`, `[..., size]`, as elements of `dtype`: rotated, times the inverse of each token's scale, computed as
+    the largest number of the dtype by the token's peak, and rounded to nearest, ties to even.
+
+    rotation: one of `ROTATIONS`, or 1
+    """
     assert dtype in LARGEST, dtype
-    return backend.quant.quantize_tokens(hidden, dtype)
+    kernels = backend.quant
+    if rotation == 1:
+        return kernels.quantize_tokens(hidden, dtype)
+    if kernels.rotated is None:
+        return kernels.quantize_tokens(rotate(hidden, rotation), dtype)
+    return kernels.rotated.quantize_tokens(hidden, dtype, rotation)
 
 
 def quant_linear(
@@ -55,7 +79,7 @@ def quant_linear(
     """`tokens @ weight.T + bias + residual`, `[..., out_features]` of `dtype`.
 
     tokens: made by the same backend
-    weight: packed by it
+    weight: packed by it, and rotated as the tokens are
     bias: `[out_features]` of `dtype`
     residual: `[..., out_features]` of `dtype`
 

@@ -47,6 +47,8 @@ class QuantizedWeight:
     """float32 `[out_features]`"""
     out_features: int
     in_features: int
+    rotation: int = 1
+    """Size of the blocks of input channels that are rotated; so must be those of the tokens."""
     offsets: torch.Tensor | None = None
     """What a backend's packing keeps beside the elements."""
 

@@ -30,7 +30,7 @@ from infer.kernels.cpu.quantized_rows import (
 from infer.kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from infer.kernels.cpu.rotary_store_kv import rotary_store_kv
 from infer.kernels.cpu.store_kv import store_kv
-from infer.kernels.quant_kernels import QuantKernels
+from infer.kernels.quant_kernels import QuantKernels, RotatedKernels
 
 QUANT_KERNELS = QuantKernels(
     pack_weight,
@@ -39,6 +39,7 @@ QUANT_KERNELS = QuantKernels(
     quantized_rms_norm,
     quantized_add_rms_norm,
     quantized_silu_and_mul,
+    RotatedKernels(quantize_tokens, quantized_rms_norm, quantized_add_rms_norm, quantized_silu_and_mul),
 )
 
 __all__ = [

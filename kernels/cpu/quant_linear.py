@@ -7,6 +7,7 @@ adds to a sum is known when a weight is packed, and where every sum begins.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
@@ -22,12 +23,11 @@ from infer.kernels.cpu.record import take_unit
 from infer.kernels.cpu.row_wise import element_arithmetic
 from infer.kernels.cpu.simd import add, load, load_float, load_integers, multiply, splat
 from infer.kernels.cpu.threads import run
-from infer.kernels.quantized_operands import QuantizedWeight
 
 if TYPE_CHECKING:
     from infer.kernels.cpu.arithmetic import Arithmetic
     from infer.kernels.cpu.compiler import Worker
-    from infer.kernels.quantized_operands import QuantizedTokens
+    from infer.kernels.quantized_operands import QuantizedTokens, QuantizedWeight
 
 ZERO_POINT = 128
 
@@ -69,9 +69,7 @@ def pack_weight(weight: QuantizedWeight) -> QuantizedWeight:
     elements = pad(weight.elements, (0, -weight.in_features % LANES, 0, columns))
     panels = elements.view(-1, PANEL_COLUMNS, elements.shape[1] // GROUP, GROUP).transpose(1, 2).contiguous()
     offsets = -ZERO_POINT * elements.sum(1, dtype=torch.int32)
-    return QuantizedWeight(
-        panels, pad(weight.scales, (0, columns)), weight.out_features, weight.in_features, offsets.contiguous()
-    )
+    return replace(weight, elements=panels, scales=pad(weight.scales, (0, columns)), offsets=offsets.contiguous())
 
 
 def quant_linear(

@@ -54,6 +54,20 @@ multiply_add = instruction(VECTOR, VECTOR, VECTOR, result=VECTOR)(fma)
 maximum = instruction(VECTOR, VECTOR, result=VECTOR)(larger)
 
 
+@instruction(VECTOR, result=VECTOR)
+def hadamard(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """Times the Hadamard matrix: sums and differences of lanes 1 apart, then 2, 4 and 8."""
+    undefined = ir.Constant(lanes(FLOAT), ir.Undefined)
+    distance = 1
+    while distance < LANES:
+        order = ir.Constant(lanes(INT32), [INT32(index ^ distance) for index in range(LANES)])
+        other = builder.shuffle_vector(vector, undefined, order)
+        is_left = ir.Constant(lanes(BIT), [BIT(index & distance == 0) for index in range(LANES)])
+        vector = builder.select(is_left, builder.fadd(other, vector), builder.fsub(other, vector))
+        distance *= 2
+    return vector
+
+
 @instruction(types.int64, result=VECTOR)
 def load_integers(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """Of int32, rounded to nearest."""
@@ -86,6 +100,11 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
 @instruction(VECTOR, VECTOR, result=VECTOR)
 def add(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
     return builder.fadd(left, right)
+
+
+@instruction(VECTOR, VECTOR, result=VECTOR)
+def subtract(builder: ir.IRBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    return builder.fsub(left, right)
 
 
 @instruction(VECTOR, VECTOR, result=VECTOR)
