@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field, fields
 from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
@@ -26,6 +26,10 @@ from infer.io.paths import STANDARD_INPUT, input_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
+
+    from infer.cli.row_window import Order
+
+SeedBy = Literal["row", "content"]
 
 _MAX_TEMPLATE_BYTES = 1 << 20
 _PROMPT_FLAGS = ("prompt_column", "prompt", "prompt_file", "messages_column")
@@ -44,7 +48,11 @@ class JobConfig:
     inputs: tuple[str, ...]
     output: str
     seed: int | None = None
-    """Every row's draws follow from it and from the row's position. None: drawn, and kept until all rows are done."""
+    """Every row's draws follow from it and from what `seed_by` says. None: drawn, and kept until all rows are done."""
+    seed_by: SeedBy = "row"
+    """The row's position, or its prompt: then equal rows draw alike, and their order does not matter."""
+    order: Order = "plan"
+    """Rows of a common prefix together and equal ones once, or all as they come."""
     overwrite: bool = False
     restart: bool = False
     """Discard what is saved of an earlier run."""
@@ -93,6 +101,8 @@ def job_config(flags: Mapping[str, Any], from_environment: Collection[str] = ())
         inputs=inputs,
         output=flags["output"] or default_output(inputs),
         seed=flags["seed"],
+        seed_by=flags["seed_by"],
+        order=flags["order"],
         overwrite=flags["overwrite"],
         restart=flags["restart"],
         state_dir=flags["state_dir"],

@@ -103,4 +103,5 @@ class JobContext:
             exit_code=exit_code,
             swaps=stats.num_swaps_total,
             cached_tokens_by_tier=stats.prefix_cache_hits_by_tier,
+            rows_deduplicated=counts.rows_deduplicated,
         )

@@ -42,7 +42,7 @@ def job_fingerprint(
     hard |= {"rows": plan.source.num_rows, "columns read": list(plan.columns)}
     hard |= {flag(each.name): getattr(plan.prompt, each.name) for each in fields(plan.prompt)}
     hard |= {flag(each.name): _plain(config.sampling.get(each.name)) for each in fields(SamplingParams)}
-    hard |= {"--seed": config.seed, "--row-params": config.row_params}
+    hard |= {"--seed": config.seed, "--seed-by": config.seed_by, "--row-params": config.row_params}
     hard |= {
         flag(name): getattr(config.engine, name)
         for name in ("dtype", "quantization", "kv_cache_dtype", "max_model_len")

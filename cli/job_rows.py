@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from infer.cli.report import FailureTally
 from infer.cli.row_params import read_priority
 from infer.engine.errors import RequestError, describe
 from infer.engine.request import Request
-from infer.engine.seeding import derive_seed
+from infer.engine.seeding import derive_seed, prompt_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from infer.cli.config import SeedBy
     from infer.cli.prompt import PromptBuilder
     from infer.cli.result import Record, ResultBuilder
     from infer.cli.row_params import RowParams
@@ -36,6 +37,8 @@ class RunCounts:
     cached_tokens: int = 0
     rows_resumed: int = 0
     """Done in an earlier run."""
+    rows_deduplicated: int = 0
+    """That got the answer of an equal one."""
     failures: FailureTally = field(default_factory=FailureTally)
 
     def resume(self, num_rows: int, failures: Mapping[str, int]) -> None:
@@ -58,9 +61,10 @@ class RowSampling:
     row_params: RowParams | None
     """None: every row has the defaults."""
     seed: int
-    """Mixed with the row's position: rows of the same seed draw apart, whether it is the job's or in a column."""
+    """Mixed with what `seed_by` says: rows of the same seed draw apart, whether it is the job's or in a column."""
     has_priority: bool = False
     """Whether rows say by a column which of them goes first."""
+    seed_by: SeedBy = "row"
 
     def request(self, row: Row, prompt_token_ids: Sequence[int]) -> Request:
         """The request of `row`.
@@ -72,7 +76,8 @@ class RowSampling:
         if self.row_params is not None:
             params, seed = self.row_params.sampling_params(row, params), self.row_params.seed(row, seed)
         priority = read_priority(row) if self.has_priority else 0
-        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(seed, row.index, 0), priority)
+        identity = row.index if self.seed_by == "row" else prompt_identity(prompt_token_ids)
+        return Request(row.index, tuple(prompt_token_ids), params, derive_seed(seed, identity, 0), priority)
 
 
 class JobRows:
@@ -124,6 +129,12 @@ class JobRows:
         self._counts.generated_tokens += outcome.num_generated_tokens
         self._counts.cached_tokens += outcome.num_cached_tokens
         return record
+
+    def finish_equal(self, row: Row, outcome: Completion | RequestError) -> Record:
+        self._counts.rows_deduplicated += 1
+        if not isinstance(outcome, RequestError):
+            outcome = replace(outcome, num_cached_tokens=outcome.num_prompt_tokens, num_generated_tokens=0)
+        return self.finish(row, outcome)
 
     def write(self, rows: list[tuple[Row, Record]]) -> None:
         self._saver.add(rows)

@@ -53,6 +53,8 @@ class RunSummary:
     """Preemptions that copied blocks to host memory instead of computing them again."""
     cached_tokens_by_tier: Mapping[str, int] = field(default_factory=dict)
     """Where the cached ones came from: device, host, disk."""
+    rows_deduplicated: int = 0
+    """Not computed: they got the answer of an equal row."""
 
     def to_json(self) -> str:
         # The standard library's: a file name that is not UTF-8 comes out as escapes, where orjson refuses it.
@@ -133,6 +135,8 @@ def _tokens(summary: RunSummary) -> Iterator[Text]:
         ),
         ("time", f"{seconds:,.1f} s", "", f"and {summary.seconds.load:,.1f} s to load the model"),
     ]
+    if summary.rows_deduplicated:
+        lines.append(("duplicates", counted(summary.rows_deduplicated, "row"), "", "with the answer of an equal row"))
     if summary.preemptions:
         swapped = f"{count(summary.swaps)} of them swapped, " if summary.swaps else ""
         wasted = f"{swapped}{count(summary.tokens_wasted)} tokens computed again"

@@ -1,9 +1,9 @@
-"""The way of the rows through the engine: pulled a window ahead, handed on as soon as they are done, in any order.
+"""The way of the rows through the engine: read ahead of it, handed on as soon as they are done, in any order.
 
-    source -> | oldest unfinished ... newest pulled | -> engine -> done, handed on at once
-                        |                                 |
-                        |                                 '-> out of memory or time: once more, after the others
-                        '-> to be run alone: aside, and at the very end, one at a time
+    source -> row_window: equal ones once, in planned order -> engine -> done, handed on at once
+                |                                                |
+                |                                                '-> out of memory or time: once more, after the others
+                '-> to be run alone: aside, and at the very end, one at a time
 
 Memory is bounded by the window, whatever the length of the input. Nothing here knows a file, a tokenizer or a terminal.
 """
@@ -11,23 +11,28 @@ Memory is bounded by the window, whatever the length of the input. Nothing here 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from infer.cli.row_window import RowWindow, SharedRequest
 from infer.engine.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from infer.cli.result import Record
+    from infer.cli.row_window import RequestSize, Window
     from infer.engine.request import Completion, Request
     from infer.io.row import Row
 
 _ROWS_AT_ONCE = 64
-"""Rendered and tokenised together, between two steps."""
+"""Rendered and tokenised together."""
 
-_MOST_IN_A_PULL = 1024
+_TOKENS_BETWEEN_STEPS = 1 << 15
+"""Read ahead, where the engine has something to do: the model has run for much longer to compute as many."""
+
+_MOST_AT_ONCE = 1024
 """Rows, after which the caller is asked whether to go on: they may all be errors, and none of them reach a step."""
 
 _TRIED_TWICE = ("oom", "timeout")
@@ -36,6 +41,10 @@ _TRIED_TWICE = ("oom", "timeout")
 
 class EngineProtocol(Protocol):
     """What the loop needs of `infer.engine.engine.Engine`."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that no step has begun, or that have to wait again."""
 
     def add_request(self, request: Request) -> None: ...
 
@@ -48,8 +57,7 @@ class RowHandler(Protocol):
     """What a row means: the job's part. What a row does wrong is no exception here, but its outcome."""
 
     def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
-        """What to ask for each row, by `row.index` as its id; an error for a row that cannot be asked. A row that is
-        tried twice is asked for twice."""
+        """What to ask for each row, by `row.index` as its id; an error for a row that cannot be asked."""
 
     def begin(self, last_index: int) -> None:
         """Rows up to `last_index` are about to be asked for. Called often, for a few rows at a time."""
@@ -58,40 +66,13 @@ class RowHandler(Protocol):
         """This row is about to be asked for, with no other in the engine."""
 
     def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
-        """The output record of a row that is done. Called once a row."""
+        """The output record of a row that is done. Called once a row, this or `finish_equal`."""
+
+    def finish_equal(self, row: Row, outcome: Completion | RequestError) -> Record:
+        """The same, for a row that gets what another one has come to: nothing was computed for it."""
 
     def write(self, rows: list[tuple[Row, Record]]) -> None:
         """Take rows that are done, in the order in which they came to be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How far the loop runs ahead. Tokens stand for bytes: what a row holds grows with its prompt."""
-
-    max_num_seqs: int
-    """Of the engine. Up to four times as many requests wait behind them."""
-    max_waiting_tokens: int = 1 << 20
-    """Prompts in the engine beyond which only `max_num_seqs` requests are kept there."""
-    max_pending_rows: int = 1 << 14
-    """From the oldest unfinished row, which may have been put aside, to the newest pulled one."""
-    max_pending_tokens: int = 1 << 24
-    """Of the prompts of unfinished rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSize:
-    """What a request asks of the cache."""
-
-    num_tokens: int
-    """Of the longest of its sequences, prompt and answer."""
-    num_sequences: int
-
-
-@dataclass(frozen=True, slots=True)
-class _InEngine:
-    row: Row
-    num_tokens: int
-    is_last_try: bool
 
 
 class RowLoop:
@@ -114,61 +95,55 @@ class RowLoop:
         self._window = window
         self._alone = alone
         self._rows_alone: list[Row] = []
-        self._aside: deque[Row] = deque()
+        self._ahead = RowWindow(window)
+        self._in_engine: dict[int, SharedRequest] = {}
+        """By request id."""
+        self._fed_tokens: deque[int] = deque(maxlen=window.max_num_seqs)
+        """Of the last requests that the engine was given, the tokens that it has to compute."""
+        self._aside: deque[SharedRequest] = deque()
         """To be tried again."""
-        self._aside_tokens = 0
-        self._first_aside = 0
-        """The least index among them; where some have left since, one of those."""
-        self._unfinished: dict[int, _InEngine] = {}
-        """By row index, the oldest first."""
+        self._unfinished: dict[int, int] = {}
+        """Tokens of the prompt by row index, the oldest first: of all that were read and are not done."""
         self._unfinished_tokens = 0
         self._last_index = -1
-        """Of the newest row that was pulled."""
+        """Of the newest row that was read."""
         self._is_exhausted = False
         self._done: list[tuple[Row, Record]] = []
-        self._peeked: list[Request] = []
 
     def peek(self) -> RequestSize | None:
-        """Pull the first window. Returns the most that its requests may come to; None without any."""
-        self._peeked = self._pull()
-        sizes = [(each.sampling_params, len(each.prompt_token_ids)) for each in self._peeked]
-        if not sizes:
-            return None
-        return RequestSize(
-            num_tokens=max(num_prompt_tokens + params.max_tokens for params, num_prompt_tokens in sizes),
-            num_sequences=max(params.num_branches for params, _ in sizes),
-        )
+        """Read the first rows. Returns the most that their requests may come to; None without any."""
+        self._read_ahead()
+        return self._ahead.largest()
 
     def run(self, on_step: Callable[[], bool]) -> bool:
         """Work until the rows are through. After each step of the engine, and after rows that needed none, `on_step`
         says whether to go on; where it does not, what is unfinished is left so. Returns whether all rows are done."""
-        while self._peeked or self._unfinished or not self._is_exhausted:
-            requests, self._peeked = self._peeked or self._pull(), []
-            self._add(requests)
+        while self._in_engine or len(self._ahead) or not self._is_exhausted:
+            self._read_ahead()
+            self._feed()
             if not self._advance(on_step):
                 return False
-            if self._aside_is_full and not self._run_aside(on_step):
+            if self._waits_for_aside and not self._run_aside(on_step):
                 return False
         return self._run_aside(on_step) and self._run_alone(on_step)
 
     def _run_aside(self, on_step: Callable[[], bool]) -> bool:
         """Try those again that failed for want of memory or time, a quarter as many at a time."""
         max_num_seqs = max(1, self._window.max_num_seqs // 4)
-        while self._aside or self._unfinished:
-            num_free = max(0, max_num_seqs - len(self._unfinished))
-            rows = [self._aside.popleft() for _ in range(min(num_free, len(self._aside)))]
-            self._add(self._ask(rows, is_last_try=True))
+        while self._aside or self._in_engine:
+            while self._aside and len(self._in_engine) < max_num_seqs:
+                self._add(self._aside.popleft())
             if not self._advance(on_step):
                 return False
-        self._aside_tokens = 0
         return True
 
     def _run_alone(self, on_step: Callable[[], bool]) -> bool:
         while self._rows_alone:
             row = self._rows_alone.pop(0)
             self._handler.begin_alone(row.index)
-            self._add(self._ask([row], is_last_try=True))
-            while self._unfinished:
+            for _, request in self._ask([row]):
+                self._add(replace(SharedRequest.of(row, request), is_last_try=True))
+            while self._in_engine:
                 if not self._advance(on_step):
                     return False
         self._hand_on()
@@ -176,7 +151,7 @@ class RowLoop:
 
     def _advance(self, on_step: Callable[[], bool]) -> bool:
         """One step, where there is anything to do in it, and on with what is done."""
-        if self._unfinished:
+        if self._in_engine:
             for completion in self._step():
                 self._book(completion)
         self._hand_on()
@@ -188,79 +163,102 @@ class RowLoop:
         except Exception as error:
             return self._engine.recover(error)
 
-    def _pull(self) -> list[Request]:
-        """Requests for the next rows, as many as the window has room for; none while enough are waiting."""
-        requests: list[Request] = []
-        if len(self._unfinished) > 3 * self._window.max_num_seqs:
-            return requests
-        num_pulled = 0
-        while num_pulled < _MOST_IN_A_PULL and self._has_room():
-            rows = list(islice(self._rows, _ROWS_AT_ONCE))
-            if not rows:
-                self._is_exhausted = True
-                break
-            num_pulled += len(rows)
-            self._last_index = rows[-1].index
-            # Before they are rendered and tokenised: a row can bring the process down there, too.
-            self._handler.begin(self._last_index)
-            self._rows_alone += [row for row in rows if row.index in self._alone]
-            requests += self._ask([row for row in rows if row.index not in self._alone])
-            self._hand_on()
-        return requests
+    def _read_ahead(self) -> None:
+        """Read some rows, as far as there is room for them."""
+        num_tokens = 0
+        for _ in range(_MOST_AT_ONCE // _ROWS_AT_ONCE):
+            if not self._may_read or num_tokens >= _TOKENS_BETWEEN_STEPS:
+                return
+            num_tokens += self._read()
 
-    def _ask(self, rows: list[Row], *, is_last_try: bool = False) -> list[Request]:
-        """The requests of rows, which are unfinished from here on; those without one are done."""
-        requests: list[Request] = []
+    def _read(self) -> int:
+        """Read the next rows. Returns how many tokens their prompts have."""
+        rows = list(islice(self._rows, _ROWS_AT_ONCE))
+        if not rows:
+            self._is_exhausted = True
+            self._ahead.end()
+            return 0
+        self._last_index = rows[-1].index
+        # Before they are rendered and tokenised: a row can bring the process down there, too.
+        self._handler.begin(self._last_index)
+        self._rows_alone += [row for row in rows if row.index in self._alone]
+        requests = self._ask([row for row in rows if row.index not in self._alone])
+        for row, request in requests:
+            self._ahead.add(row, request)
+        self._hand_on()
+        return sum(len(request.prompt_token_ids) for _, request in requests)
+
+    def _ask(self, rows: list[Row]) -> list[tuple[Row, Request]]:
+        """Rows with their requests, unfinished from here on; those without one are done."""
+        requests: list[tuple[Row, Request]] = []
         for row, request in zip(rows, self._handler.requests(rows), strict=True):
             if isinstance(request, RequestError):
                 self._done.append((row, self._handler.finish(row, request)))
                 continue
-            num_tokens = len(request.prompt_token_ids)
-            self._unfinished[row.index] = _InEngine(row, num_tokens, is_last_try)
-            self._unfinished_tokens += num_tokens
-            requests.append(request)
+            self._unfinished[row.index] = len(request.prompt_token_ids)
+            self._unfinished_tokens += len(request.prompt_token_ids)
+            requests.append((row, request))
         return requests
 
-    def _has_room(self) -> bool:
+    @property
+    def _may_read(self) -> bool:
+        """Whether there are rows left, and room for some."""
         window = self._window
         oldest = next(iter(self._unfinished), self._last_index)
-        if self._last_index - oldest >= window.max_pending_rows:
-            return False
-        if self._unfinished_tokens >= window.max_pending_tokens or self._aside_is_full:
-            return False
-        if len(self._unfinished) < window.max_num_seqs:
-            return True
-        return len(self._unfinished) < 5 * window.max_num_seqs and self._unfinished_tokens < window.max_waiting_tokens
+        return not (
+            self._is_exhausted
+            or self._ahead.is_full
+            or self._last_index - oldest >= window.max_pending_rows
+            or self._unfinished_tokens >= window.max_pending_tokens
+        )
 
     @property
-    def _aside_is_full(self) -> bool:
-        """Whether those put aside, which are unfinished, too, are to have their second try now."""
-        window = self._window
-        width = self._last_index - self._first_aside if self._aside else 0
-        return width >= window.max_pending_rows or self._aside_tokens >= window.max_pending_tokens
+    def _waits_for_aside(self) -> bool:
+        """Whether nothing goes on before those put aside, which are unfinished, too, have had their second try."""
+        return bool(self._aside) and not self._in_engine and not len(self._ahead) and not self._may_read
 
-    def _add(self, requests: list[Request]) -> None:
-        for request in requests:
-            try:
-                self._engine.add_request(request)
-            except RequestError as error:
-                pending = self._leave(request.request_id)
-                self._done.append((pending.row, self._handler.finish(pending.row, error)))
+    def _feed(self) -> None:
+        """Let the engine have what the next step can begin. While rows may still come that belong between those that
+        wait here, no more than that."""
+        is_growing = self._ahead.is_open and self._may_read
+        num_waiting = self._engine.num_waiting
+        num_new_tokens = sum(islice(reversed(self._fed_tokens), num_waiting))
+        while num_waiting < self._window.max_num_seqs:
+            if is_growing and num_new_tokens >= self._window.max_step_tokens:
+                return
+            shared = self._ahead.take()
+            if shared is None:
+                return
+            if self._add(shared):
+                num_waiting += 1
+                num_new_tokens += shared.num_new_tokens
+                self._fed_tokens.append(shared.num_new_tokens)
+
+    def _add(self, shared: SharedRequest) -> bool:
+        """Whether the engine has taken it."""
+        try:
+            self._engine.add_request(shared.request())
+        except RequestError as error:
+            self._finish(shared, error)
+            return False
+        self._in_engine[shared.request_id] = shared
+        return True
 
     def _book(self, completion: Completion) -> None:
-        pending = self._leave(completion.request_id)
-        if completion.error_code in _TRIED_TWICE and not pending.is_last_try:
-            index = pending.row.index
-            self._first_aside = min(self._first_aside, index) if self._aside else index
-            self._aside.append(pending.row)
-            self._aside_tokens += pending.num_tokens
+        shared = self._in_engine.pop(completion.request_id)
+        if completion.error_code in _TRIED_TWICE and not shared.is_last_try:
+            shared.is_last_try = True
+            self._aside.append(shared)
         else:
-            self._done.append((pending.row, self._handler.finish(pending.row, completion)))
+            self._finish(shared, completion)
 
-    def _leave(self, row_index: int) -> _InEngine:
-        pending = self._unfinished.pop(row_index)
-        self._unfinished_tokens -= pending.num_tokens
-        return pending
+    def _finish(self, shared: SharedRequest, outcome: Completion | RequestError) -> None:
+        self._ahead.forget(shared)
+        first, *others = shared.rows
+        self._done.append((first, self._handler.finish(first, outcome)))
+        self._done += [(row, self._handler.finish_equal(row, outcome)) for row in others]
+        for row in shared.rows:
+            self._unfinished_tokens -= self._unfinished.pop(row.index)
 
     def _hand_on(self) -> None:
         done, self._done = self._done, []

@@ -101,11 +101,18 @@ def run_command(
     bad_words: Annotated[list[str] | None, _texts(metavar="TEXT", help="never generated; repeatable")] = None,
     allowed_token_ids: Annotated[str | None, _sampling(metavar="I,J", help="nothing but these tokens")] = None,
     seed: Annotated[int | None, _sampling(metavar="N", help="of all draws; left out: drawn and printed")] = None,
+    seed_by: Annotated[
+        Literal["row", "content"],
+        _sampling(metavar="NAME", help="row; content: equal rows draw alike", show_default=True),
+    ] = "row",
     max_model_len: Annotated[int | None, _fitted(metavar="N", help="most tokens of prompt and answer")] = None,
     max_num_seqs: Annotated[int, _engine(metavar="N", help="sequences in a step")] = _DEFAULT.max_num_seqs,
     max_num_batched_tokens: Annotated[
         int, _engine(metavar="N", help="tokens in a step")
     ] = _DEFAULT.max_num_batched_tokens,
+    order: Annotated[
+        Literal["plan", "input"], _engine(metavar="NAME", help="plan: rows of a prefix together; input")
+    ] = "plan",
     long_prefill_token_threshold: Annotated[
         int, _engine(metavar="N", help="most of one prompt in a step, 0: any")
     ] = _DEFAULT.long_prefill_token_threshold,

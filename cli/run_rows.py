@@ -11,7 +11,8 @@ from infer.cli.display import open_view
 from infer.cli.job_rows import JobRows, RowSampling
 from infer.cli.prompt import PromptBuilder
 from infer.cli.result import ResultBuilder
-from infer.cli.row_loop import RowLoop, Window
+from infer.cli.row_loop import RowLoop
+from infer.cli.row_window import Window
 from infer.cli.run_snapshot import RunSnapshot
 from infer.cli.trace import trace_record
 from infer.engine.sampling_params import describe
@@ -20,14 +21,15 @@ from infer.io.row import Row, RowError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from infer.cli.config import JobConfig
     from infer.cli.job_context import JobContext
     from infer.cli.job_engine import JobEngine
     from infer.cli.job_plan import JobPlan
-    from infer.cli.row_loop import RequestSize
+    from infer.cli.row_window import RequestSize
     from infer.cli.saving import Saver
 
-_MAX_STREAMED_ROWS = 1024
-"""Between the oldest that is not done and the newest, where rows are held until those before them are done."""
+_MAX_NEAR_ROWS = 1024
+"""Between the oldest that is not done and the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class RowsToRun:
     """To be run one at a time, after the others."""
     poison: frozenset[int] = frozenset()
     """Not to be run: they have brought the process down before."""
+    num_deaths: int = 0
+    """Of the process, in this run so far."""
 
     def select(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
@@ -67,14 +71,13 @@ def run_rows(context: JobContext, plan: JobPlan, engine: JobEngine, saver: Saver
         context.say(line)
     handler = JobRows(
         PromptBuilder(plan.prompt, engine.tokenizer),
-        RowSampling(defaults, plan.row_params, seed, plan.has_priority),
+        RowSampling(defaults, plan.row_params, seed, plan.has_priority, config.seed_by),
         ResultBuilder(engine.tokenizer, plan.result_columns),
         saver,
         counts,
     )
-    window = Window(config.engine.max_num_seqs)
-    if saver.num_saved is None:
-        window = replace(window, max_pending_rows=_MAX_STREAMED_ROWS)
+    is_near = saver.num_saved is None or to_run.num_deaths > 0
+    window = near_window(config) if is_near else far_window(config)
     rows = to_run.select(plan.source.rows(plan.columns))
     loop = RowLoop(rows, engine, handler, window, alone=to_run.alone)
     context.say(_fit_cache(engine, plan.source.num_rows - len(to_run.done), loop.peek()))
@@ -114,6 +117,22 @@ def run_rows(context: JobContext, plan: JobPlan, engine: JobEngine, saver: Saver
         loop.run(on_step)
         saver.save()
     return not context.has_too_many_errors(plan.source.num_rows)
+
+
+def far_window(config: JobConfig) -> Window:
+    """How far rows are read ahead as a rule."""
+    return Window(
+        config.engine.max_num_seqs,
+        order=config.order,
+        max_step_tokens=config.engine.max_num_batched_tokens,
+        block_size=config.engine.block_size,
+    )
+
+
+def near_window(config: JobConfig) -> Window:
+    """The same, where rows are held until those before them are done, or would all be suspected if the process died
+    once more."""
+    return replace(far_window(config), max_pending_rows=_MAX_NEAR_ROWS)
 
 
 def _fit_cache(engine: JobEngine, num_rows: int, largest: RequestSize | None) -> str:

@@ -120,7 +120,7 @@ class SavedJob:
         state.begin_attempt()
         config = context.config
         saver = RowSaver(state, self._plan.schema.results, config.save_interval, context.stop.committing)
-        to_run = RowsToRun(state.saved, suspects.alone, suspects.poison)
+        to_run = RowsToRun(state.saved, suspects.alone, suspects.poison, suspects.num_deaths)
         try:
             return run_rows(context, self._plan, engine, saver, to_run, state.run.seed)
         except StorageError:

@@ -200,6 +200,11 @@ class Engine:
         self._requests.abort(request_id)
 
     @property
+    def num_waiting(self) -> int:
+        """Sequences that no step has begun, or that have to wait again."""
+        return len(self.scheduler.waiting)
+
+    @property
     def last_step(self) -> StepRecord | None:
         """What the last step decided; None before the first."""
         return None if self._scheduler is None else self._scheduler.last_step

@@ -56,7 +56,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     """How many alternatives a position reports besides the sampled token; None reports nothing."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
     n: int = 1
@@ -111,6 +111,11 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature < MIN_TEMPERATURE
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the answer follows from the prompt alone, whatever the seed."""
+        return self.is_greedy or self.beam_width is not None
 
     @property
     def has_penalties(self) -> bool:

@@ -5,6 +5,7 @@ Mixing is that of SplitMix64 (Steele, Lea, Flood 2014, figure 16), used as a has
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,12 @@ def derive_seed(seed: int, row_index: int, sample_index: int) -> int:
     for word in (seed, row_index, sample_index):
         state = _absorb(state, word & _MASK)
     return state
+
+
+def prompt_identity(token_ids: Sequence[int]) -> int:
+    """64 bits that tell a prompt from others, to stand for a row's position in `derive_seed`: rows of equal prompts
+    then draw alike, wherever they are."""
+    return int.from_bytes(hashlib.sha256(np.array(token_ids, "<u8").tobytes()).digest()[:8], "little")
 
 
 def branch_seed(seed: int, branch_index: int) -> int:

@@ -198,6 +198,7 @@ def test_run_prints_one_json_object_and_publishes_the_rows(capsys, source, model
     assert list(summary) == [
         *("rows", "rows_failed", "rows_resumed", "prompt_tokens", "completion_tokens", "cached_tokens"),
         *("preemptions", "tokens_wasted", "seconds", "output", "exit_code", "swaps", "cached_tokens_by_tier"),
+        "rows_deduplicated",
     ]
     assert (summary["rows"], summary["rows_failed"], summary["completion_tokens"]) == (3, 1, 10)
     assert summary["output"] == str(tmp_path / "in.infer.parquet")

@@ -117,6 +117,7 @@ def test_row_has_its_own_sampling_parameters_and_its_own_seed(tmp_path):
 
     run(source, tmp_path / "out.jsonl", NotingEngine(), row_params=True, sampling={"max_tokens": 3, "top_k": 7})
 
+    requests.sort(key=lambda request: request.request_id)
     assert [request.sampling_params.max_tokens for request in requests] == [2, 3]
     assert [request.sampling_params.top_k for request in requests] == [7, 7]
     assert requests[0].prompt_token_ids == requests[1].prompt_token_ids
@@ -136,7 +137,7 @@ def test_rows_say_which_goes_first(tmp_path):
 
     engine = EngineConfig(scheduling_policy="priority")
     summary = run(source, tmp_path / "out.jsonl", NotingEngine(), engine=engine, keep=("text",))
-    assert [request.priority for request in requests] == [2, 0]
+    assert [(request.request_id, request.priority) for request in requests] == [(1, 0), (0, 2)]
     assert summary.rows_failed == 1
 
 

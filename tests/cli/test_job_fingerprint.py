@@ -49,6 +49,7 @@ HARD = {
     "--best-of": ["--best-of", "2", "--temperature", "1"],
     "--beam-width": ["--beam-width", "2"],
     "--seed": ["--seed", "5"],
+    "--seed-by": ["--seed-by", "content"],
     "--max-model-len": ["--max-model-len", "100"],
     "--kv-cache-dtype": ["--kv-cache-dtype", "int8"],
     "--dtype": ["--dtype", "float32"],
@@ -61,6 +62,7 @@ FREE = [
     ["--max-num-batched-tokens", "64"],
     ["--block-size", "32"],
     ["--num-blocks", "50"],
+    ["--order", "input"],
     ["--gpu-memory-utilization", "0.5"],
     ["--no-enable-prefix-caching"],
     ["--no-enable-admission-control"],
@@ -96,7 +98,7 @@ class BreaksDown(EchoEngine):
 def begun(tmp_path: Path) -> list[str]:
     """The flags of a job of which some rows are saved."""
     source = tmp_path / "in.jsonl"
-    rows = [{"id": row, "text": f"a{row}", "prompt": "x", "max_tokens": 3} for row in range(NUM_ROWS)]
+    rows = [{"id": row, "text": f"a{row}", "prompt": f"x{row}", "max_tokens": 3} for row in range(NUM_ROWS)]
     source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     flags = [str(source), "-o", str(tmp_path / "out.parquet")]
     with pytest.raises(ConnectionError):

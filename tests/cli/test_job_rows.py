@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from echo_engine import EchoEngine, identify_echo
+from job_flags import run_flags
 
 from infer.cli.config import JobConfig
 from infer.cli.job import run_job
@@ -74,3 +75,53 @@ def test_rows_tried_twice_stand_in_their_place(tmp_path):
     engine = EchoEngine(failures={0: ["oom"], 2: ["timeout", "timeout"]})
     rows = run(tmp_path, ["a", "b", "c"], engine)
     assert rows == [("a", None, None), ("b", None, None), (None, "timeout", "timeout")]
+
+
+class Noting(EchoEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        self.requests.append(request)
+        super().add_request(request)
+
+
+def seeds(tmp_path: Path, texts: Sequence[str], *flags: str) -> list[tuple[str, int]]:
+    """What the engine was asked, and with which seeds; every row has its answer."""
+    source, output, engine = tmp_path / "in.parquet", tmp_path / "out.parquet", Noting()
+    pq.write_table(pa.table({"text": texts}), source)
+    fixed = ("-o", str(output), "--overwrite", "--restart", "--temperature", "1", "--seed", "5")
+    summary = run_flags(str(source), *fixed, *flags, engine=lambda: engine)
+    assert pq.read_table(output)["response"].to_pylist() == list(texts)
+    assert summary.rows_deduplicated == len(texts) - len(engine.requests)
+    return sorted((engine.tokenizer.decode(each.prompt_token_ids), each.seed) for each in engine.requests)
+
+
+def test_seeds_by_row_draw_equal_rows_apart(tmp_path):
+    found = seeds(tmp_path, ["a", "b", "a"])
+    assert [text for text, _ in found] == ["a", "a", "b"]
+    assert len({seed for _, seed in found}) == 3
+
+
+def test_seeds_by_content_draw_equal_rows_once_and_do_not_know_their_order(tmp_path):
+    found = seeds(tmp_path, ["a", "b", "a"], "--seed-by", "content")
+    assert [text for text, _ in found] == ["a", "b"]
+    assert seeds(tmp_path, ["b", "c", "b", "a"], "--seed-by", "content")[:2] == found
+    assert found[0][1] != found[1][1]
+    assert seeds(tmp_path, ["a", "b"], "--seed-by", "content", "--seed", "6") != found
+
+
+def test_seeds_by_content_are_the_same_where_nothing_is_planned(tmp_path):
+    planned = seeds(tmp_path, ["a", "b", "a"], "--seed-by", "content")
+    assert seeds(tmp_path, ["a", "b", "a"], "--seed-by", "content", "--order", "input") == [planned[0], *planned]
+
+
+def test_row_with_the_answer_of_an_equal_one_has_computed_nothing(tmp_path):
+    pq.write_table(pa.table({"text": ["a b c d", "x", "a b c d"]}), tmp_path / "in.parquet")
+    summary = run_flags(str(tmp_path / "in.parquet"), "-o", str(tmp_path / "out.parquet"))
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert rows[0]["cached_tokens"] == rows[0]["prompt_tokens"] // 2
+    assert rows[2] == rows[0] | {"cached_tokens": rows[0]["prompt_tokens"], "_row": 2}
+    assert summary.cached_tokens == sum(row["cached_tokens"] for row in rows)
+    assert summary.rows_deduplicated == 1

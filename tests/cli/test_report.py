@@ -35,13 +35,20 @@ def printed(summary: RunSummary, failures: list[FailureCount], *, is_terminal: b
 def test_json_is_the_documented_object() -> None:
     tiers = {"device": 300_000, "disk": 32_345}
     summary = replace(
-        SUMMARY, rows_failed=3, preemptions=7, swaps=5, tokens_wasted=100, exit_code=3, cached_tokens_by_tier=tiers
+        SUMMARY,
+        rows_failed=3,
+        preemptions=7,
+        swaps=5,
+        tokens_wasted=100,
+        exit_code=3,
+        cached_tokens_by_tier=tiers,
+        rows_deduplicated=9,
     )
     assert summary.to_json() == (
         '{"rows": 5000, "rows_failed": 3, "rows_resumed": 0, "prompt_tokens": 812345, "completion_tokens": 154000, '
         '"cached_tokens": 332345, "preemptions": 7, "tokens_wasted": 100, '
         '"seconds": {"load": 2.1, "run": 190.235, "total": 192.5}, "output": "reviews.infer.parquet", "exit_code": 3, '
-        '"swaps": 5, "cached_tokens_by_tier": {"device": 300000, "disk": 32345}}'
+        '"swaps": 5, "cached_tokens_by_tier": {"device": 300000, "disk": 32345}, "rows_deduplicated": 9}'
     )
 
 
@@ -66,6 +73,12 @@ def test_report_tells_of_swaps_and_of_tiers_behind_the_device() -> None:
     text = printed(summary, [])
     assert "40% from the prefix cache, 3% from disk\n" in text
     assert "5 of them swapped, 9 tokens computed again\n" in text
+
+
+def test_report_tells_of_rows_that_were_computed_once_for_several() -> None:
+    text = printed(replace(SUMMARY, rows_deduplicated=1_500), [])
+    assert "\n  duplicates       1,500 rows               with the answer of an equal row\n" in text
+    assert "duplicates" not in printed(SUMMARY, [])
 
 
 def test_report_counts_failures_with_an_example_and_says_what_to_do() -> None:

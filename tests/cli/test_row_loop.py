@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from echo_engine import EchoEngine
 
-from infer.cli.row_loop import RequestSize, RowLoop, Window
+from infer.cli.row_loop import RowLoop
+from infer.cli.row_window import RequestSize, Window
 from infer.engine.errors import RequestError
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
@@ -24,16 +25,22 @@ LENGTHS = (1, 40, 2, 7, 0, 200, 3, 1)
 """Of the prompts, over and over; the row without a prompt is an error."""
 
 
+DRAWN, GREEDY = (SamplingParams(temperature=temperature, max_tokens=100) for temperature in (1.0, 0.0))
+
+
 class Rows:
     """Rows numbered from 0, and a handler that notes what becomes of them, and that all is said in time."""
 
-    def __init__(self, num_rows: int, lengths: Sequence[int] = LENGTHS) -> None:
+    def __init__(self, num_rows: int, lengths: Sequence[int] = LENGTHS, params: SamplingParams = DRAWN) -> None:
+        self._params = params
         self._num_rows = num_rows
         self._lengths = lengths
         self.num_pulled = 0
         self.begun = -1
         self.alone: list[int] = []
         self.finished: list[int] = []
+        self.equal: list[int] = []
+        """Of these, those that got the answer of another."""
         self.written: list[tuple[int, object]] = []
         self.most_pending = 0
         self.widest = 0
@@ -55,7 +62,7 @@ class Rows:
             assert row.index <= self.begun or row.index in self.alone, f"row {row.index} was not announced"
         lengths = [self._lengths[row.index % len(self._lengths)] for row in rows]
         return [
-            Request(row.index, (3,) * length, SamplingParams(max_tokens=100))
+            Request(row.index, (3,) * length, self._params, seed=row.index)
             if length
             else RequestError("empty_prompt", "the prompt is empty")
             for row, length in zip(rows, lengths, strict=True)
@@ -74,12 +81,16 @@ class Rows:
             return {"outcome": outcome.code}
         return {"outcome": outcome.error_code or len(outcome.token_ids)}
 
+    def finish_equal(self, row: Row, outcome: Completion | RequestError) -> Record:
+        self.equal.append(row.index)
+        return self.finish(row, outcome)
+
     def write(self, rows: list[tuple[Row, Record]]) -> None:
         assert rows
         self.written += [(row.index, record["outcome"]) for row, record in rows]
 
 
-def make_loop(rows: Rows, engine: EchoEngine, alone: Collection[int] = (), **window: int) -> RowLoop:
+def make_loop(rows: Rows, engine: EchoEngine, alone: Collection[int] = (), **window: Any) -> RowLoop:
     return RowLoop(iter(rows), engine, rows, Window(max_num_seqs=4, **window), alone)
 
 
@@ -150,37 +161,30 @@ def test_empty_input_is_done_at_once():
 
 
 def test_peek_tells_the_longest_request_of_the_first_window_and_loses_no_row():
-    rows = Rows(500)
+    rows = Rows(5000)
     loop = make_loop(rows, EchoEngine())
     assert loop.peek() == RequestSize(num_tokens=200 + 100, num_sequences=1)
-    assert rows.num_pulled < 100
+    assert rows.num_pulled < 2000
     loop.run(go_on)
-    assert sorted(index for index, _ in rows.written) == list(range(500))
+    assert sorted(index for index, _ in rows.written) == list(range(5000))
 
 
 def test_no_row_is_asked_for_unannounced():
     # `Rows` looks at each of them: also before it is tokenised, where it can bring the process down.
-    rows = Rows(500)
-    loop = make_loop(rows, EchoEngine(), alone=(3, 400))
+    rows = Rows(5000)
+    loop = make_loop(rows, EchoEngine(), alone=(3, 4000))
     loop.peek()
-    assert 0 <= rows.begun < 100
+    assert 0 <= rows.begun < 2000
     assert loop.run(go_on)
-    assert rows.begun == 499
-    assert len(rows.written) == 500
+    assert rows.begun == 4999
+    assert len(rows.written) == 5000
 
 
-def test_no_more_requests_wait_in_the_engine_than_four_times_those_that_run():
+@pytest.mark.parametrize("order", ["plan", "input"])
+def test_no_more_requests_wait_in_the_engine_than_a_step_can_begin(order):
     rows, engine = Rows(1000, lengths=(1, 2, 3)), EchoEngine()
-    make_loop(rows, engine).run(go_on)
-    # Pulled 64 at a time.
-    assert engine.most_unfinished <= 5 * 4 + 64
-
-
-def test_long_prompts_are_pulled_more_sparingly():
-    rows, engine = Rows(300, lengths=(400,)), EchoEngine()
-    make_loop(rows, engine, max_waiting_tokens=1000).run(go_on)
-    assert engine.most_unfinished <= 4 + 64
-    assert len(rows.written) == 300
+    make_loop(rows, engine, order=order).run(go_on)
+    assert engine.most_unfinished <= 2 * 4
 
 
 def test_one_slow_row_holds_back_a_bounded_number():
@@ -220,7 +224,7 @@ def test_second_tries_run_a_quarter_as_many_at_a_time():
     assert RowLoop(iter(rows), engine, rows, Window(max_num_seqs=8)).run(go_on)
     assert sorted(rows.written) == [(index, 3) for index in range(20)]
     first_try = engine.together.index(frozenset(range(16, 20)))
-    assert max(map(len, engine.together[: first_try + 1])) == 20
+    assert max(map(len, engine.together[: first_try + 1])) == 8
     assert max(map(len, engine.together[first_try + 1 :])) == 2
 
 
@@ -291,3 +295,54 @@ def test_rows_are_written_while_the_run_goes_on():
     rows, written = Rows(1000, lengths=(1, 2, 3)), []
     make_loop(rows, EchoEngine()).run(lambda: written.append(len(rows.written)) is None)
     assert written[len(written) // 2] >= 400
+
+
+def test_equal_rows_are_computed_once_and_all_answered():
+    rows, engine = Rows(200, lengths=(1, 2, 0, 5, 600), params=GREEDY), EchoEngine()
+    assert make_loop(rows, engine).run(go_on)
+    lengths = {0: 1, 1: 2, 2: "empty_prompt", 3: 5, 4: "prompt_too_long"}
+    assert sorted(rows.written) == [(index, lengths[index % 5]) for index in range(200)]
+    assert frozenset.union(*engine.together) == {0, 1, 3}
+    assert sorted(rows.equal) == [index for index in range(5, 200) if index % 5 != 2]
+    assert len(rows.finished) == 200
+
+
+def test_rows_are_all_computed_as_they_come_where_nothing_is_planned():
+    rows, engine = Rows(40, lengths=(3,), params=GREEDY), EchoEngine()
+    assert make_loop(rows, engine, order="input").run(go_on)
+    assert [index for index, _ in rows.written] == list(range(40))
+    assert frozenset.union(*engine.together) == set(range(40))
+    assert rows.equal == []
+
+
+@pytest.mark.parametrize("codes", [["oom"], ["oom", "timeout"], ["internal"]])
+def test_equal_rows_fail_and_are_tried_again_as_one(codes):
+    rows, engine = Rows(10, lengths=(3,), params=GREEDY), EchoEngine(failures={0: codes})
+    assert make_loop(rows, engine).run(go_on)
+    expected = 3 if codes == ["oom"] else codes[-1]
+    assert sorted(rows.written) == [(index, expected) for index in range(10)]
+    assert set(engine.together) == {frozenset({0})}
+    assert len(rows.finished) == 10
+
+
+def test_rows_that_wait_for_one_put_aside_do_not_keep_it_from_its_second_try():
+    rows, engine = Rows(500, lengths=(100,), params=GREEDY), EchoEngine(failures={0: ["oom"]})
+    assert make_loop(rows, engine, max_pending_tokens=10_000).run(go_on)
+    assert sorted(rows.written) == [(index, 100) for index in range(500)]
+    assert rows.most_pending <= 100 + 64
+
+
+def test_no_more_is_let_go_than_a_step_takes_while_better_company_may_come():
+    rows, engine = Rows(2000, lengths=(400,)), EchoEngine()
+    steps = count()
+    # Read 64 at a time, until 32,768 tokens are there.
+    RowLoop(iter(rows), engine, rows, Window(max_num_seqs=64, max_step_tokens=1000)).run(lambda: next(steps) < 0)
+    # All of them are alike: the first has 400 tokens to compute, the others what is behind the last full block.
+    assert len(engine.together[0]) == 1 + (1000 - 400 + 15) // 16
+    assert rows.num_pulled == 128
+
+
+def test_engine_gets_all_that_it_can_take_once_nothing_more_may_come():
+    rows, engine = Rows(64, lengths=(400,)), EchoEngine(max_num_seqs=64)
+    RowLoop(iter(rows), engine, rows, Window(max_num_seqs=64, max_step_tokens=1000)).run(lambda: False)
+    assert len(engine.together[0]) == 64

@@ -11,6 +11,7 @@ from job_flags import run_flags
 
 from infer.cli.run_rows import RowsToRun
 from infer.io.row import Row, RowError
+from infer.io.run_state import RunState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ def test_cache_is_fitted_to_what_is_left(tmp_path: Path) -> None:
         def recover(self, error: Exception) -> list[Any]:
             raise error
 
-    flags = [write(tmp_path / "in.jsonl", ["a"] * 10), "-o", str(tmp_path / "out.parquet"), "--max-tokens", "3"]
+    flags = [write(tmp_path / "in.jsonl", [*"abcdefghij"]), "-o", str(tmp_path / "out.parquet"), "--max-tokens", "3"]
     with pytest.raises(ConnectionError):
         run_flags(*flags, engine=BreaksDown)
     engine = EchoEngine()
@@ -104,3 +105,45 @@ def test_cache_is_fitted_to_what_is_left(tmp_path: Path) -> None:
     num_tokens = len(engine.tokenizer.encode("a", add_special_tokens=False))
     assert engine.fitted == [(num_left, num_tokens + 3)]
     assert 0 < num_left < 10
+
+
+class CountsRead(EchoEngine):
+    """Dies at its first step, as by an error that nothing catches; `num_read` rows were tokenised until then."""
+
+    num_read = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        encode = self.tokenizer.encode_each
+
+        def encode_each(prompts: Any, **settings: Any) -> Any:
+            CountsRead.num_read += len(prompts)
+            return encode(prompts, **settings)
+
+        self.tokenizer.encode_each = encode_each  # type: ignore[method-assign]
+
+    def step(self) -> list[Any]:
+        if self._num_steps == 100:
+            raise ConnectionError
+        self._num_steps += 1
+        return []
+
+    def recover(self, error: Exception) -> list[Any]:
+        raise error
+
+
+@pytest.mark.parametrize(("num_deaths", "most"), [(0, 10_000), (1, 1024 + 64)])
+def test_few_rows_are_read_ahead_once_the_process_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_deaths: int, most: int
+) -> None:
+    flags = [write(tmp_path / "in.jsonl", [f"a{n}" for n in range(9_000)]), "-o", str(tmp_path / "out.parquet")]
+    with monkeypatch.context() as death:
+        # What a process that dies does not come to.
+        death.setattr(RunState, "note_stop", lambda *_: None)
+        for _ in range(num_deaths):
+            with pytest.raises(ConnectionError):
+                run_flags(*flags, engine=CountsRead)
+    CountsRead.num_read = 0
+    with pytest.raises(ConnectionError):
+        run_flags(*flags, engine=CountsRead)
+    assert most / 2 < CountsRead.num_read <= most

@@ -57,6 +57,10 @@ class EchoEngine:
         """Requests in the engine, of each step."""
         self.notes_together = True
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
     def describe(self) -> list[str]:
         return ["model echo"]
 
