@@ -3,16 +3,20 @@
     python benchmarks/attention.py --batch 128 --context 400
     python benchmarks/attention.py --batch 1 --query-len 512 --context 1536 --dtype float32
     python benchmarks/attention.py --batch 16 --context 4000 --kv-cache-dtype auto int8 fp8
+    python benchmarks/attention.py --batch 128 --context 700 --prefix 600 --prefixes 16
 
 Every layer has a cache of its own, as in a model, so that keys and values come from memory. Caches of several dtypes
-take turns. Takes the median over all layers and repeats.
+take turns, and so do attending to prefixes once for all that share them, and not. Takes the median over all layers and
+repeats.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,6 +48,8 @@ def main() -> None:
     )
     for backend, num_layers in ((fastest, options.layers), (reference, 1)):
         cases = {name: Case(backend, options, dtype, name, device, num_layers) for name in options.kv_cache_dtype}
+        if options.prefix:
+            cases |= {f"{name} shared": case.with_shared_prefixes(options) for name, case in list(cases.items())}
         seconds: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(options.repeats):
             for name, case in cases.items():
@@ -57,6 +63,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128, help="sequences")
     parser.add_argument("--context", type=int, default=400, help="tokens of a sequence, its queries included")
     parser.add_argument("--query-len", type=int, default=1, help="queries of a sequence")
+    parser.add_argument("--prefix", type=int, default=0, help="tokens that sequences share, at their beginning")
+    parser.add_argument("--prefixes", type=int, default=1, help="by how many different ones; neighbours share one")
     parser.add_argument("--num-heads", type=int, default=9)
     parser.add_argument("--num-kv-heads", type=int, default=3)
     parser.add_argument("--head-dim", type=int, default=64)
@@ -85,6 +93,9 @@ class Case:
         blocks_per_seq = -(-options.context // block_size)
         num_blocks = options.batch * blocks_per_seq + 1
         block_table = torch.randperm(num_blocks - 1, generator=generator).int().view(options.batch, blocks_per_seq) + 1
+        if options.prefix:
+            shared = options.prefix // block_size
+            block_table[:, :shared] = block_table[_first_sharers(options), :shared]
         positions = torch.arange(options.context)
         slots = block_table[:, positions // block_size].long() * block_size + positions % block_size
         metadata = AttentionMetadata(
@@ -108,11 +119,23 @@ class Case:
         num_bytes_per_block = sum(tensor[0].nbytes for tensor in self._caches[0].tensors())
         self.num_bytes = options.batch * options.context * num_bytes_per_block / block_size
 
-        def attend(pages: KVPages) -> None:
+        def attend(pages: KVPages, metadata: AttentionMetadata) -> None:
             paged_attention(query, pages, metadata, scale=head_dim**-0.5, backend=backend)
 
-        self._attend: Callable[[KVPages], None] = attend
-        attend(self._caches[0])
+        self._metadata = metadata
+        self._attend: Callable[[KVPages, AttentionMetadata], None] = attend
+        attend(self._caches[0], metadata)
+
+    def with_shared_prefixes(self, options: argparse.Namespace) -> Case:
+        """On the same caches."""
+        case = copy.copy(self)
+        firsts = torch.unique(_first_sharers(options))
+        ends = torch.cat([firsts[1:], torch.tensor([options.batch])])
+        blocks = torch.full_like(firsts, options.prefix // options.block_size)
+        groups = torch.stack([firsts, ends, torch.zeros_like(firsts), blocks], dim=1).int().to(self._device)
+        case._metadata = replace(self._metadata, shared_prefixes=groups)
+        self._attend(self._caches[0], case._metadata)
+        return case
 
     def seconds(self) -> list[float]:
         """Of a call, for each layer."""
@@ -120,17 +143,23 @@ class Case:
 
     def _seconds_of(self, pages: KVPages) -> float:
         start = time.perf_counter()
-        self._attend(pages)
+        self._attend(pages, self._metadata)
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
+
+
+def _first_sharers(options: argparse.Namespace) -> torch.Tensor:
+    """Of each sequence, the first that has the same prefix."""
+    prefix = torch.arange(options.batch) * options.prefixes // options.batch
+    return torch.searchsorted(prefix, prefix)
 
 
 def report(name: str, options: argparse.Namespace, num_bytes: float, seconds: float) -> None:
     """GB/s count the keys and values once, GFLOP/s the products that the causal mask leaves."""
     keys_seen = options.query_len * options.context - options.query_len * (options.query_len - 1) // 2
     operations = 4 * options.batch * options.num_heads * options.head_dim * keys_seen
-    print(f"{name:>14}  {seconds * 1e3:8.2f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s  ", end="")
+    print(f"{name:>18}  {seconds * 1e3:8.2f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s  ", end="")
     print(f"{operations / seconds / 1e9:7.0f} GFLOP/s")
 
 

@@ -37,13 +37,24 @@ class FusedAttention(nn.Module):
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
         """`[1, num_tokens, hidden_size]`, as transformers calls it."""
-        num_tokens = hidden_states.shape[1]
-        heads = self.qkv_proj(hidden_states).view(num_tokens, -1, self.head_dim)
+        output: torch.Tensor = self.o_proj(
+            self.attend(self.qkv_proj(hidden_states), position_embeddings, attention_context)
+        )
+        return output, None
+
+    def attend(
+        self,
+        projected: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        attention_context: AttentionContext,
+    ) -> torch.Tensor:
+        """What lies between the projections: `[1, num_tokens, ...]`, of `qkv_proj` and for `o_proj`."""
+        num_tokens = projected.shape[1]
+        heads = projected.view(num_tokens, -1, self.head_dim)
         query, key, value = torch.split_with_sizes(heads, self._num_heads, 1)
         cos, sin = position_embeddings
         call = AttentionCall(self._layer_idx, query, key, value, *self._rest, rotary=(cos[0], sin[0]))
-        output: torch.Tensor = self.o_proj(attention_context.attend(call, {}).view(1, num_tokens, -1))
-        return output, None
+        return attention_context.attend(call, {}).view(1, num_tokens, -1)
 
 
 @torch.inference_mode()

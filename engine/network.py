@@ -15,6 +15,7 @@ from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_identity import weights_digest
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
+from infer.engine.packed_layer import pack_layers
 from infer.engine.prepack import prepack_linears
 from infer.engine.quantization import quantize_linears
 from infer.engine.request import Request
@@ -108,5 +109,8 @@ def load_network(
     quantized = None
     if config.quantization == "int8":
         quantized = quantize_linears(loaded.model, backend, device, loaded.dtype)
-    num_prepacked_linears = prepack_linears(loaded.model, config.linear_backend) if config.prepack_linears else 0
+    num_prepacked_linears = 0
+    if config.prepack_linears:
+        num_prepacked_linears = pack_layers(loaded.model, config.linear_backend)
+        num_prepacked_linears += prepack_linears(loaded.model, config.linear_backend)
     return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, quantized, costs, digest)

@@ -38,6 +38,28 @@ class GatedLinear(Protocol):
     def __call__(self, hidden: torch.Tensor, packed: Any, /) -> torch.Tensor: ...
 
 
+class NormLinear(Protocol):
+    """See `norm_linear`."""
+
+    def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, eps: float, packed: Any, /) -> torch.Tensor: ...
+
+
+class OutputAndMLP(Protocol):
+    """See `output_and_mlp`."""
+
+    def __call__(
+        self,
+        attended: torch.Tensor,
+        hidden: torch.Tensor,
+        o_proj: Any,
+        weight: torch.Tensor,
+        eps: float,
+        gate_up: Any,
+        down: Any,
+        /,
+    ) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LinearKernels:
     """One implementation."""
@@ -47,6 +69,8 @@ class LinearKernels:
     pack_gated: PackGated
     linear: Linear
     gated_linear: GatedLinear
+    norm_linear: NormLinear
+    output_and_mlp: OutputAndMLP
 
 
 def linear(
@@ -71,6 +95,33 @@ def gated_linear(hidden: torch.Tensor, packed: Any, *, kernels: LinearKernels) -
     return kernels.gated_linear(hidden, packed)
 
 
+def norm_linear(
+    hidden: torch.Tensor, weight: torch.Tensor, eps: float, packed: Any, *, kernels: LinearKernels
+) -> torch.Tensor:
+    """`linear(rms_norm(hidden, weight, eps), packed)`."""
+    return kernels.norm_linear(hidden, weight, eps, packed)
+
+
+def output_and_mlp(
+    attended: torch.Tensor,
+    hidden: torch.Tensor,
+    o_proj: Any,
+    weight: torch.Tensor,
+    eps: float,
+    gate_up: Any,
+    down: Any,
+    *,
+    kernels: LinearKernels,
+) -> torch.Tensor:
+    """What a Llama-like layer does behind its attention: `total = o_proj(attended) + hidden`, and
+    `total + down(gated(rms_norm(total)))`.
+
+    attended: `[..., heads * head_dim]`; hidden: `[..., hidden_size]`
+    weight, eps: of the norm
+    """
+    return kernels.output_and_mlp(attended, hidden, o_proj, weight, eps, gate_up, down)
+
+
 def why_not_cpu(dtype: torch.dtype, in_features: int) -> str | None:
     """What keeps the CPU's implementation from being the fastest for such a layer; None if nothing does."""
     if importlib.util.find_spec("numba") is None:
@@ -82,10 +133,26 @@ def why_not_cpu(dtype: torch.dtype, in_features: int) -> str | None:
 
 def linear_kernels(name: LinearKernelsName) -> LinearKernels:
     if name == "cpu":
+        from infer.kernels.cpu import layer_parts, panels
         from infer.kernels.cpu import linear as cpu
-        from infer.kernels.cpu import panels
 
-        return LinearKernels("cpu", panels.pack, panels.pack_gated, cpu.linear, cpu.gated_linear)
+        return LinearKernels(
+            "cpu",
+            panels.pack,
+            panels.pack_gated,
+            cpu.linear,
+            cpu.gated_linear,
+            layer_parts.norm_linear,
+            layer_parts.output_and_mlp,
+        )
     from infer.kernels.reference import linear as reference
 
-    return LinearKernels("reference", reference.pack, reference.pack_gated, reference.linear, reference.gated_linear)
+    return LinearKernels(
+        "reference",
+        reference.pack,
+        reference.pack_gated,
+        reference.linear,
+        reference.gated_linear,
+        reference.norm_linear,
+        reference.output_and_mlp,
+    )

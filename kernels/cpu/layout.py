@@ -18,10 +18,10 @@ A block is `[num_kv_heads][block_size / 16]` such tiles.
 from __future__ import annotations
 
 import math
-import mmap
 
 import torch
 
+from infer.kernels.cpu.huge_pages import map_zeros
 from infer.kernels.kv_pages import LARGEST, KVPages
 
 TILE = 16
@@ -56,12 +56,8 @@ def allocate_kv_cache(
 
 
 def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros in huge pages, where the system has them: tiles lie scattered, and in small pages nearly each would cost a
-    walk through the page table."""
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    """Zeros. Tiles lie scattered: in small pages nearly each would cost a walk through the page table."""
+    return torch.frombuffer(map_zeros(math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def addresses_and_format(pages: KVPages) -> tuple[int, ...]:

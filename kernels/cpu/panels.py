@@ -15,11 +15,15 @@ import torch
 import torch.nn.functional as F
 
 from infer.kernels.cpu.arithmetic import Arithmetic, available_arithmetic, has_cpu_feature
+from infer.kernels.cpu.huge_pages import Arena
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.register_block import MAX_COLUMNS
 
 PANEL = MAX_COLUMNS * LANES
 """Columns of a panel."""
+
+_arena = Arena()
+"""All of a model's weights, which each step reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +86,4 @@ def _laid_out(weight: torch.Tensor, bias: torch.Tensor | None, out_features: int
         bias = torch.zeros(num_panels, PANEL)
     if weight.dtype is torch.bfloat16:
         weight = weight.view(num_panels, PANEL, in_features // 2, 2)
-    return Panels(weight.transpose(1, 2).contiguous(), bias.float().flatten(), in_features, out_features)
+    return Panels(_arena.copy(weight.transpose(1, 2)), bias.float().flatten(), in_features, out_features)

@@ -70,7 +70,7 @@ def add_and_normalise(arithmetic: Any, call: Any, row: int, target: int) -> None
         total = call.total + row * row_bytes
         _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
         source = total
-    _normalise(arithmetic, call, source, target)
+    normalise(arithmetic, call, source, target)
 
 
 @compiled
@@ -81,7 +81,8 @@ def _add(arithmetic: Any, left: int, right: int, total: int, row_bytes: int) -> 
 
 
 @compiled
-def _normalise(arithmetic: Any, call: Any, source: int, target: int) -> None:
+def normalise(arithmetic: Any, call: Any, source: int, target: int) -> None:
+    """One row; `call` has `weight`, `size` and `eps`."""
     step = LANES * element_bytes(arithmetic)
     row_bytes = call.size * element_bytes(arithmetic)
     squares = splat(float32(0.0))

@@ -202,6 +202,24 @@ def store_int64(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> No
     store_to(builder, value, address)
 
 
+@instruction(types.int64, result=types.void)
+def count_up(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Makes the int64 there one larger. Whoever `wait_for`s it sees all that this thread has stored before."""
+    builder.atomic_rmw("add", builder.inttoptr(address, INT64.as_pointer()), INT64(1), "release")
+
+
+@instruction(types.int64, types.int64, result=types.void)
+def wait_for(builder: ir.IRBuilder, address: ir.Value, count: ir.Value) -> None:
+    """Until the int64 there is `count`."""
+    pointer = builder.inttoptr(address, INT64.as_pointer())
+    again, end = builder.append_basic_block("again"), builder.append_basic_block("end")
+    builder.branch(again)
+    builder.position_at_end(again)
+    call(builder, "llvm.x86.sse2.pause", VOID)
+    builder.cbranch(builder.icmp_signed("<", builder.load_atomic(pointer, "acquire", 8), count), again, end)
+    builder.position_at_end(end)
+
+
 @instruction(types.int64, types.int64, result=types.void)
 def copy_word(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
     store_to(builder, load_from(builder, INT32, source), target)

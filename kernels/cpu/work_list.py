@@ -140,6 +140,7 @@ def _columns(entries: Entries) -> dict[str, NDArray[np.int64]]:
 
 
 def _entries(**columns: NDArray[np.int64] | int) -> Entries:
-    columns = {"partial": 0} | columns
-    stacked = np.stack(np.broadcast_arrays(*(columns[name] for name in Entry._fields)), axis=1)
+    """Columns that are not given are 0."""
+    in_order = [columns.get(name, 0) for name in Entry._fields]
+    stacked = np.stack(np.broadcast_arrays(*in_order), axis=1)
     return np.ascontiguousarray(stacked, dtype=np.int64)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 
+from infer.kernels.reference.rms_norm import rms_norm
+
 if TYPE_CHECKING:
     import torch
 
@@ -46,3 +48,22 @@ def linear(hidden: torch.Tensor, weight: Weight, residual: torch.Tensor | None =
 def gated_linear(hidden: torch.Tensor, weight: GatedWeight) -> torch.Tensor:
     """As `infer.kernels.linear.gated_linear`."""
     return F.silu(linear(hidden, weight.gate)) * linear(hidden, weight.up)
+
+
+def norm_linear(hidden: torch.Tensor, weight: torch.Tensor, eps: float, packed: Weight) -> torch.Tensor:
+    """As `infer.kernels.linear.norm_linear`."""
+    return linear(rms_norm(hidden, weight, eps), packed)
+
+
+def output_and_mlp(
+    attended: torch.Tensor,
+    hidden: torch.Tensor,
+    o_proj: Weight,
+    weight: torch.Tensor,
+    eps: float,
+    gate_up: GatedWeight,
+    down: Weight,
+) -> torch.Tensor:
+    """As `infer.kernels.linear.output_and_mlp`."""
+    total = linear(attended, o_proj, hidden)
+    return linear(gated_linear(rms_norm(total, weight, eps), gate_up), down, total)

@@ -53,6 +53,7 @@ HARD = {
     "--max-model-len": ["--max-model-len", "100"],
     "--kv-cache-dtype": ["--kv-cache-dtype", "int8"],
     "--dtype": ["--dtype", "float32"],
+    "--quantization": ["--quantization", "int8"],
     "--prefix": ["--prefix", "r_"],
     "columns kept": ["--keep", "id"],
     "rows": ["--limit", "11"],

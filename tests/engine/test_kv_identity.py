@@ -48,6 +48,7 @@ def test_place_of_the_model_does_not_matter():
         {"config": {"prepack_linears": False}},
         {"config": {"shared_prefix_attention": False}},
         {"config": {"linear_backend": "onednn"}},
+        {"config": {"quantization": "int8"}},
         {"cache": {"head_dim": 16}},
         {"cache": {"dtype": torch.float16}},
         {"cache": {"dtype": torch.int8}},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from infer.kernels import cpu
 from infer.kernels.cpu.panels import why_not
-from infer.kernels.linear import gated_linear, linear, linear_kernels
+from infer.kernels.linear import gated_linear, linear, linear_kernels, norm_linear, output_and_mlp
 
 CPU, REFERENCE = linear_kernels("cpu"), linear_kernels("reference")
 
@@ -118,3 +119,35 @@ def test_a_nan_stays_in_its_row(dtype):
     ]
     gated = gated_linear(hidden, CPU.pack_gated(weight, weight, None, None), kernels=CPU)
     assert gated.isnan().any(-1)[0].tolist() == [row == 2 for row in range(8)]
+
+
+@both_dtypes
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 50, 63, 300])
+def test_norm_and_linear_equal_the_reference(num_rows, dtype):
+    hidden, weight, bias, _ = make_inputs(num_rows, 96, 200, dtype)
+    norm = torch.randn(96).to(dtype)
+    actual, expected = (
+        norm_linear(hidden, norm, 1e-5, kernels.pack(weight, bias), kernels=kernels) for kernels in (CPU, REFERENCE)
+    )
+    assert_equal_up_to_rounding(actual, expected)
+
+
+@both_dtypes
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 50, 63, 300])
+def test_output_and_mlp_are_their_parts_one_after_the_other(num_rows, num_threads, dtype):
+    attended, o_proj, _, hidden = make_inputs(num_rows, 80, 96, dtype)
+    _, gate, gate_bias, _ = make_inputs(1, 96, 208, dtype)
+    _, up, up_bias, _ = make_inputs(2, 96, 208, dtype)
+    down = make_inputs(1, 208, 96, dtype)[1]
+    norm = torch.randn(96).to(dtype)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        packed = CPU.pack(o_proj, None), norm, 1e-5, CPU.pack_gated(gate, up, gate_bias, up_bias), CPU.pack(down, None)
+        actual = output_and_mlp(attended, hidden, *packed, kernels=CPU)
+    finally:
+        torch.set_num_threads(threads)
+    total = linear(attended, packed[0], hidden, kernels=CPU)
+    gated = gated_linear(cpu.rms_norm(total, norm, 1e-5), packed[3], kernels=CPU)
+    assert torch.equal(actual, linear(gated, packed[4], total, kernels=CPU))
