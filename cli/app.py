@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from infer.cli.bench import bench_command
+from infer.cli.doctor import doctor_command
 from infer.cli.errors import ExitCode, UsageError, error_message, exit_code, usage_message
 from infer.cli.help import SectionedCommand
 from infer.cli.models import models_app
@@ -32,6 +34,8 @@ app.add_typer(models_app, name="models")
 app.command("status")(status_command)
 app.command("retry")(retry_command)
 app.command("verify")(verify_command)
+app.command("bench", cls=SectionedCommand, context_settings={"auto_envvar_prefix": "INFER"})(bench_command)
+app.command("doctor")(doctor_command)
 app.command("version")(version_command)
 
 

@@ -13,6 +13,7 @@ from infer.cli.figures import count, counted
 from infer.cli.job_rows import RunCounts
 from infer.cli.report import RunSeconds, RunSummary
 from infer.cli.terminal import safe
+from infer.engine.phase_timer import PhaseTimer
 from infer.engine.stats import EngineStats
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class JobContext:
     console: Console
     stop: StopRequest
     counts: RunCounts = field(default_factory=RunCounts)
+    timer: PhaseTimer = field(default_factory=PhaseTimer)
+    """Of what the job does around the engine: read, render, write, show, publish."""
     engine: JobEngine | None = None
     began_at: float = field(default_factory=perf_counter)
     loaded_at: float | None = None
@@ -104,4 +107,5 @@ class JobContext:
             swaps=stats.num_swaps_total,
             cached_tokens_by_tier=stats.prefix_cache_hits_by_tier,
             rows_deduplicated=counts.rows_deduplicated,
+            phases={**self.timer.seconds, **stats.seconds},
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from infer.cli.report import FailureTally
 from infer.cli.row_params import read_priority
 from infer.engine.errors import RequestError, describe
+from infer.engine.phase_timer import PhaseTimer
 from infer.engine.request import Request
 from infer.engine.seeding import derive_seed, prompt_identity
 
@@ -90,25 +91,30 @@ class JobRows:
         results: ResultBuilder,
         saver: Saver,
         counts: RunCounts,
+        timer: PhaseTimer | None = None,
     ) -> None:
         self._prompts = prompts
         self._sampling = sampling
         self._results = results
         self._saver = saver
         self._counts = counts
+        self._timer = timer or PhaseTimer()
 
     def requests(self, rows: Sequence[Row]) -> list[Request | RequestError]:
-        prompts = iter(self._build([row for row in rows if row.error is None]))
+        with self._timer.phase("render"):
+            prompts = iter(self._build([row for row in rows if row.error is None]))
         return [
             self._request(row, next(prompts)) if row.error is None else RequestError(row.error.code, row.error.message)
             for row in rows
         ]
 
     def begin(self, last_index: int) -> None:
-        self._saver.begin(last_index)
+        with self._timer.phase("write"):
+            self._saver.begin(last_index)
 
     def begin_alone(self, index: int) -> None:
-        self._saver.begin_alone(index)
+        with self._timer.phase("write"):
+            self._saver.begin_alone(index)
 
     def finish(self, row: Row, outcome: Completion | RequestError) -> Record:
         self._counts.rows_done += 1
@@ -137,7 +143,8 @@ class JobRows:
         return self.finish(row, outcome)
 
     def write(self, rows: list[tuple[Row, Record]]) -> None:
-        self._saver.add(rows)
+        with self._timer.phase("write"):
+            self._saver.add(rows)
 
     def _build(self, rows: list[Row]) -> list[list[int] | RequestError]:
         try:

@@ -55,11 +55,14 @@ class RunSummary:
     """Where the cached ones came from: device, host, disk."""
     rows_deduplicated: int = 0
     """Not computed: they got the answer of an equal row."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of `run` by what was done in them; what is missing was done between."""
 
     def to_json(self) -> str:
         # The standard library's: a file name that is not UTF-8 comes out as escapes, where orjson refuses it.
         seconds = {name: round(value, 3) for name, value in asdict(self.seconds).items()}
-        return json.dumps(asdict(self) | {"seconds": seconds})
+        phases = {name: round(value, 3) for name, value in self.phases.items()}
+        return json.dumps(asdict(self) | {"seconds": seconds, "phases": phases})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from infer.cli.job_plan import JobPlan
     from infer.cli.row_window import RequestSize
     from infer.cli.saving import Saver
+    from infer.engine.phase_timer import PhaseTimer
 
 _MAX_NEAR_ROWS = 1024
 """Between the oldest that is not done and the newest."""
@@ -53,6 +55,9 @@ class RowsToRun:
                 yield row
 
 
+_ROWS_AT_ONCE = 64
+"""That are read before the first of them is asked for: as many as the loop asks for."""
+
 _POISON = "the process died twice while it ran nothing but this row"
 
 
@@ -75,10 +80,11 @@ def run_rows(context: JobContext, plan: JobPlan, engine: JobEngine, saver: Saver
         ResultBuilder(engine.tokenizer, plan.result_columns),
         saver,
         counts,
+        context.timer,
     )
     is_near = saver.num_saved is None or to_run.num_deaths > 0
     window = near_window(config) if is_near else far_window(config)
-    rows = to_run.select(plan.source.rows(plan.columns))
+    rows = to_run.select(_timed(plan.source.rows(plan.columns), context.timer))
     loop = RowLoop(rows, engine, handler, window, alone=to_run.alone)
     context.say(_fit_cache(engine, plan.source.num_rows - len(to_run.done), loop.peek()))
 
@@ -109,13 +115,16 @@ def run_rows(context: JobContext, plan: JobPlan, engine: JobEngine, saver: Saver
             if trace is not None and engine.last_step is not None and engine.last_step is not traced:
                 traced = engine.last_step
                 trace.add(trace_record(traced, perf_counter() - begin))
-            saver.save_if_due()
-            view.update()
+            with context.timer.phase("write"):
+                saver.save_if_due()
+            with context.timer.phase("show"):
+                view.update()
             stop.raise_if_requested()
             return not context.has_too_many_errors(plan.source.num_rows)
 
         loop.run(on_step)
-        saver.save()
+        with context.timer.phase("write"):
+            saver.save()
     return not context.has_too_many_errors(plan.source.num_rows)
 
 
@@ -133,6 +142,15 @@ def near_window(config: JobConfig) -> Window:
     """The same, where rows are held until those before them are done, or would all be suspected if the process died
     once more."""
     return replace(far_window(config), max_pending_rows=_MAX_NEAR_ROWS)
+
+
+def _timed(rows: Iterator[Row], timer: PhaseTimer) -> Iterator[Row]:
+    while True:
+        with timer.phase("read"):
+            some = list(islice(rows, _ROWS_AT_ONCE))
+        if not some:
+            return
+        yield from some
 
 
 def _fit_cache(engine: JobEngine, num_rows: int, largest: RequestSize | None) -> str:

@@ -67,7 +67,8 @@ class SavedJob:
         try:
             if not self._run_rows(fingerprint):
                 return self._give_up()
-            self._publish(fingerprint)
+            with context.timer.phase("publish"):
+                self._publish(fingerprint)
         except Stopped as stopped:
             state.note_stop(stopped.cause.name)
             return self._report_stop(stop_error(stopped.cause, state.progress.num_rows))

@@ -151,8 +151,10 @@ class BeamGeneration:
             stop = Stop("length", None, len(token_ids))
         else:
             stop = Stop("stop", None if token_id in self._eos_token_ids else token_id, len(token_ids) - 1)
+        with self._context.timer.phase("detokenize"):
+            text = detokenize(token_ids, stop, self._context.tokenizer.decode)
         return Choice(
-            detokenize(token_ids, stop, self._context.tokenizer.decode),
+            text,
             token_ids,
             stop.finish_reason,
             None if self._params.logprobs is None else self._logprobs(continuation),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from infer.engine.failures import give_memory_back, is_out_of_memory
 from infer.engine.fitting import choose_device, fit_cache_sizes, fit_model_len, num_step_bytes
 from infer.engine.generation import GenerationContext
 from infer.engine.host_cache import HostCache
+from infer.engine.kernel_profile import KernelProfile
 from infer.engine.kv_identity import kv_identity
 from infer.engine.model_dtype import dtype_name
 from infer.engine.model_runner import ModelRunner
@@ -39,7 +41,7 @@ from infer.engine.step_limits import Pause
 from infer.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from infer.engine.config import EngineConfig
     from infer.engine.sampling_params import SamplingParams
@@ -79,6 +81,7 @@ class Engine:
         self.vocab_size: int = loaded.config.vocab_size
         self.default_sampling_params = from_generation_config(loaded.generation_config.to_diff_dict())
         self.max_model_len, self._max_model_len_reason = fit_model_len(config, loaded.config)
+        self._most_model_len = self.max_model_len
         self._draft_model = load_draft_model(config, self.network.device, loaded.tokenizer.get_vocab(), report)
         self._sampler = Sampler(
             vocab_size=self.vocab_size,
@@ -164,6 +167,25 @@ class Engine:
         self._speculation = make_speculation(config, self._make_proposer(num_blocks))
         return f"kv cache: {spec.describe(num_blocks)}"
 
+    def forget_cache(self) -> None:
+        """Give the KV cache back, with all that was counted and learned; `fit_cache` is to be called anew."""
+        assert not self.has_unfinished_requests(), "a request still needs the cache"
+        if self._scheduler is not None:
+            # All that hold its tensors.
+            del self._executor, self.recovery
+            self._scheduler = None
+            self._speculation = NoSpeculation()
+        self.max_model_len = self._most_model_len
+        self._requests.num_finished = self._requests.num_completion_tokens = 0
+        self._timer.seconds.clear()
+
+    @contextmanager
+    def profile_kernels(self) -> Iterator[KernelProfile]:
+        """Until the block ends, the steps are profiled, which makes them slower."""
+        profile = KernelProfile(self.network.device)
+        with self._timer.watched(profile.watch):
+            yield profile
+
     @property
     def scheduler(self) -> Scheduler:
         if self._scheduler is None:
@@ -185,7 +207,7 @@ class Engine:
         scheduler = self.scheduler
         check_prompt(request.prompt_token_ids, self.vocab_size, self.max_model_len)
         kind = SampledGeneration if request.sampling_params.beam_width is None else BeamGeneration
-        context = GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len)
+        context = GenerationContext(self._sampler, self.tokenizer, scheduler, self.max_model_len, self._timer)
         try:
             generation = kind(request, context)
         except EngineError:

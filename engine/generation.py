@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from infer.engine.phase_timer import PhaseTimer
 from infer.engine.request import Choice, Completion
 from infer.engine.sequence import SequenceStatus
 
@@ -33,6 +34,7 @@ class GenerationContext:
     scheduler: Scheduler
     """Told which sequences are forked and which have ended."""
     max_model_len: int
+    timer: PhaseTimer = field(default_factory=PhaseTimer)
 
 
 class Generation(Protocol):

@@ -107,7 +107,8 @@ class SampledGeneration:
         return replace(self._first_row, output_token_ids=sequence.output_token_ids, seed=seed)
 
     def _end(self, branch: Branch, stop: Stop) -> None:
-        self._choices[branch.sequence.branch_index] = branch.choice(stop)
+        with self._context.timer.phase("detokenize"):
+            self._choices[branch.sequence.branch_index] = branch.choice(stop)
         del self._branches[branch.sequence]
         self._context.scheduler.finish(branch.sequence)
 

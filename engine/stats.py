@@ -53,7 +53,7 @@ class EngineStats:
     """Of these, those that were right."""
     num_steps: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall time by phase: draft, schedule, prepare, execute, sample, update."""
+    """Wall time by phase: draft, schedule, prepare, execute, sample, update, detokenize."""
 
     @property
     def kv_cache_usage(self) -> float:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
     from infer.kernels.backend import Backend
 
 
+@operator(Work.OTHER)
 def silu_and_mul(gate: torch.Tensor, up: torch.Tensor, *, backend: Backend) -> torch.Tensor:
     """`silu(gate) * up`, the first factor computed in float32 and rounded to the dtype.
 

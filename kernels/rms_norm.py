@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
     from infer.kernels.backend import Backend
 
 
+@operator(Work.OTHER)
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float, *, backend: Backend) -> torch.Tensor:
     """Computed in float32, rounded to the dtype before the weight is multiplied, as Llama does.
 
@@ -23,6 +26,7 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float, *, backend:
     return backend.rms_norm(hidden, weight, eps)
 
 
+@operator(Work.OTHER)
 def add_rms_norm(
     hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, backend: Backend
 ) -> tuple[torch.Tensor, torch.Tensor]:

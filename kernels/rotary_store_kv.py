@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from infer.kernels.kv_pages import KVPages
 
 
+@operator(Work.OTHER)
 def rotary_store_kv(
     query: torch.Tensor,
     key: torch.Tensor,

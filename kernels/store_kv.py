@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from infer.kernels.kv_pages import KVPages
 
 
+@operator(Work.OTHER)
 def store_kv(
     key: torch.Tensor,
     value: torch.Tensor,

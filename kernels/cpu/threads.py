@@ -30,6 +30,11 @@ def run(worker: Worker, fields: tuple[float, ...], num_threads: int) -> None:
         run_on_own_threads(worker, call, num_threads)
 
 
+def shares_openmp() -> bool:
+    """Whether they are torch's own, and not a second pool."""
+    return _openmp_parallel() is not None
+
+
 def run_on_own_threads(worker: Worker, call: ctypes.Array[ctypes.c_char], num_threads: int) -> None:
     """For a torch whose OpenMP library does not take work from others."""
     list(_own_threads().map(worker.function, [call] * num_threads))

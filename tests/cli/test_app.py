@@ -48,6 +48,8 @@ def test_help_lists_the_commands(capsys):
         "  status   Show how far a run is, from what it has saved; it may be running.\n"
         "  retry    Run failed rows again, and publish the output anew.\n"
         "  verify   Check that an output is whole, and what its run has written.\n"
+        "  bench    Measure where the time of a run goes, and what is possible here.\n"
+        "  doctor   Show what this machine has for a run, and what is missing.\n"
         "  version  Show the versions to name in a bug report.\n"
         "  models   List the models that can be named, or fetch one.\n"
     )
@@ -103,6 +105,8 @@ def test_log_level_that_is_none_is_refused(monkeypatch, capsys):
         ["verify", "--help"],
         ["status", "--help"],
         ["retry", "--help"],
+        ["bench", "--help"],
+        ["doctor", "--help"],
         ["--version"],
     ],
 )
@@ -198,7 +202,7 @@ def test_run_prints_one_json_object_and_publishes_the_rows(capsys, source, model
     assert list(summary) == [
         *("rows", "rows_failed", "rows_resumed", "prompt_tokens", "completion_tokens", "cached_tokens"),
         *("preemptions", "tokens_wasted", "seconds", "output", "exit_code", "swaps", "cached_tokens_by_tier"),
-        "rows_deduplicated",
+        *("rows_deduplicated", "phases"),
     ]
     assert (summary["rows"], summary["rows_failed"], summary["completion_tokens"]) == (3, 1, 10)
     assert summary["output"] == str(tmp_path / "in.infer.parquet")

@@ -43,12 +43,14 @@ def test_json_is_the_documented_object() -> None:
         exit_code=3,
         cached_tokens_by_tier=tiers,
         rows_deduplicated=9,
+        phases={"read": 0.12345},
     )
     assert summary.to_json() == (
         '{"rows": 5000, "rows_failed": 3, "rows_resumed": 0, "prompt_tokens": 812345, "completion_tokens": 154000, '
         '"cached_tokens": 332345, "preemptions": 7, "tokens_wasted": 100, '
         '"seconds": {"load": 2.1, "run": 190.235, "total": 192.5}, "output": "reviews.infer.parquet", "exit_code": 3, '
-        '"swaps": 5, "cached_tokens_by_tier": {"device": 300000, "disk": 32345}, "rows_deduplicated": 9}'
+        '"swaps": 5, "cached_tokens_by_tier": {"device": 300000, "disk": 32345}, "rows_deduplicated": 9, '
+        '"phases": {"read": 0.123}}'
     )
 
 

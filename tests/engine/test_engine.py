@@ -188,7 +188,7 @@ def test_stats_count_every_token_once(folder):
     assert stats.completion_tokens_total == sum(len(completion.token_ids) for completion in completions) == 80
     assert stats.num_requests_finished == 4
     assert stats.prefix_cache_queries == 80
-    assert set(stats.seconds) == {"draft", "schedule", "prepare", "execute", "sample", "update"}
+    assert set(stats.seconds) == {"draft", "schedule", "prepare", "execute", "sample", "update", "detokenize"}
     assert stats.kv_cache_usage == 0.0
 
 
