@@ -20,7 +20,7 @@ from rich.text import Text
 
 from infer.cli.bench_result import BenchResult, Round
 from infer.cli.bench_shapes import make_rows
-from infer.cli.errors import CommandError
+from infer.cli.errors import ExitCode, InterruptError, StoppedEarlyError
 from infer.cli.job import run_job
 from infer.cli.job_engine import JobEngine, identify_model, load_engine
 from infer.cli.job_plan import plan_job
@@ -56,13 +56,9 @@ class BenchEngine(JobEngine, Protocol):
     def profile_kernels(self) -> AbstractContextManager[KernelProfile]: ...
 
 
-class BenchStoppedError(CommandError):
-    """A round did not come to its end."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """One model, one input, one place for outputs."""
+class Rounds:
+    """Runs of one job, with one model, in one place for outputs."""
 
     job: JobConfig
     engine: BenchEngine
@@ -70,14 +66,20 @@ class _Bench:
     say: Callable[[str], None]
 
     def run(self, name: str, *, limit: int | None = None) -> Round:
-        """One run, from an empty cache."""
+        """One run, from an empty cache.
+
+        Raises:
+            InterruptError, StoppedEarlyError: a signal has ended it.
+        """
         self.engine.forget_cache()
         output = str(Path(self.job.output).with_name(f"{name}.parquet"))
         job = replace(self.job, output=output, limit=limit or self.job.limit)
-        with redirect_stderr(io.StringIO()) as said:
+        with redirect_stderr(io.StringIO()):
             summary = run_job(job, lambda *_: self.engine, lambda *_: self.identity)
         if summary.output is None:
-            raise BenchStoppedError(f"the run of {name} has stopped: {said.getvalue().strip().splitlines()[-1]}")
+            is_interrupt = summary.exit_code == ExitCode.INTERRUPTED
+            error_class = InterruptError if is_interrupt else StoppedEarlyError
+            raise error_class(f"{name} was stopped", "what is measured is not kept: run the same command again")
         self.say(f"{name}: {summary.seconds.run:,.2f} s")
         return Round(summary, output)
 
@@ -87,7 +89,7 @@ def run_bench(config: BenchConfig, load: Load = load_engine, identify: Identify 
 
     Raises:
         UsageError, InputError, ConfigError, ModelError, StorageError: as `run_job`.
-        BenchStoppedError: a signal has ended a round.
+        InterruptError, StoppedEarlyError: a signal has ended a round.
     """
     console = open_console(sys.stderr)
 
@@ -107,7 +109,7 @@ def run_bench(config: BenchConfig, load: Load = load_engine, identify: Identify 
         if config.shape is not None:
             job = replace(job, inputs=(str(_write_rows(config, engine, directory)),))
             say(f"synthetic rows: {config.shape}")
-        bench = _Bench(job, engine, identity, say)
+        bench = Rounds(job, engine, identity, say)
         limits = measure_limits(network.device, network.loaded.dtype)
         if config.warmup_rows:
             bench.run("warm-up", limit=min(config.warmup_rows, job.limit or config.warmup_rows))
@@ -148,12 +150,15 @@ def _required_work(job: JobConfig, done: Round, engine: BenchEngine) -> Required
     plan = plan_job(replace(job, overwrite=True))
     answers = pq.read_table(done.output, columns=["completion_tokens"]).column(0).to_pylist()
     builder = PromptBuilder(plan.prompt, engine.tokenizer)
-    prompts, lengths = [], []
+    prompts: list[list[int]] = []
+    lengths: list[int] = []
     rows = [row for row in plan.source.rows(plan.columns) if row.error is None and answers[row.index]]
+    # Several answers to a row share its prompt.
+    num_answers = job.sampling.get("n", 1)
     for row, prompt in zip(rows, builder.build_many(rows), strict=True):
         if not isinstance(prompt, PromptError):
-            prompts.append(prompt)
-            lengths.append(answers[row.index])
+            prompts += [prompt] * num_answers
+            lengths += [answers[row.index] // num_answers] * num_answers
     network = engine.network
     kv_bytes_per_token = network.cache_spec.num_bytes_per_block / network.cache_spec.block_size
     return required_work(row_lengths(prompts, lengths), count_model_flops(network.config), kv_bytes_per_token)

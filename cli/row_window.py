@@ -4,7 +4,7 @@
 
 A window that is not full yet is planned again when what was read since is as much as is left of it: so the first rows
 run at once, and still few prefixes are computed twice. From a full window to the next nothing is drained: the plan of
-the next begins with what shares most with the last prompt of the one before.
+the next begins with what shares most with the last prompts of the one before.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class RowWindow:
         """That is known to the plan."""
         self._by_key: dict[Hashable, SharedRequest] = {}
         """Those that have no answer yet, here and in the engine."""
-        self._last_taken: bytes | None = None
+        self._last_taken: deque[bytes] = deque(maxlen=window.max_num_seqs)
+        """Prompts: the cache knows the latest best."""
 
     def __len__(self) -> int:
         """Requests."""
@@ -172,7 +173,7 @@ class RowWindow:
             return None
         shared = self._planned.popleft()
         self._num_planned_tokens -= shared.num_tokens
-        self._last_taken = shared.prompt
+        self._last_taken.append(shared.prompt)
         return shared
 
     def forget(self, shared: SharedRequest) -> None:
@@ -220,7 +221,7 @@ class RowWindow:
         by_priority: dict[int, list[SharedRequest]] = {}
         for shared in requests:
             by_priority.setdefault(shared.priority, []).append(shared)
-        after = self._last_taken
+        after = [*self._last_taken]
         for _, equals in sorted(by_priority.items()):
             plan = plan_order(
                 [each.prompt for each in equals],
@@ -233,4 +234,4 @@ class RowWindow:
                 shared = equals[planned.index]
                 shared.num_new_tokens = shared.num_tokens - planned.num_shared_tokens
                 yield shared
-            after = equals[plan[-1].index].prompt
+            after.append(equals[plan[-1].index].prompt)

@@ -74,7 +74,8 @@ def run_command(
         Literal["auto", "bfloat16", "float16", "float32"], _model(metavar="TYPE", help="bfloat16, float16, float32")
     ] = _DEFAULT.dtype,
     quantization: Annotated[
-        Literal["none", "int8"], _model(metavar="NAME", help="int8: weights and activations")
+        Literal["auto", "none", "int8"],
+        _model(metavar="NAME", help="auto: as the checkpoint has it; none; int8: weights and activations"),
     ] = _DEFAULT.quantization,
     device: Annotated[str, _model(metavar="DEVICE", help="cpu, cuda, cuda:1")] = _DEFAULT.device,
     attention_backend: Annotated[

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infer.engine.checkpoint_quantization import read_quantization
 from infer.engine.errors import ModelError
 from infer.engine.model_files import check_model_files
 from infer.engine.plain_json import read_json_object
@@ -18,6 +19,7 @@ from infer.engine.plain_json import read_json_object
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from infer.engine.checkpoint_quantization import CheckpointQuantization
     from infer.engine.safetensors_header import StoredTensor
 
 _FORBIDDEN = re.compile(
@@ -59,12 +61,7 @@ def read_model_config(directory: Path) -> dict[str, Any]:
         raise ModelError(
             f"{directory} holds an adapter, which is not run", hint="merge it into its model and save the result"
         )
-    if quantization := _quantization(config):
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise ModelError(
-            f"{directory} is a quantised checkpoint, which is not run yet: {method}",
-            hint="pass the unquantised checkpoint, or a .gguf file",
-        )
+    read_quantization(config, str(directory))
     for modality in _MODALITIES:
         if modality in config:
             raise ModelError(
@@ -121,7 +118,9 @@ def check_tokenizer_class(directory: Path, config: dict[str, Any]) -> None:
             raise ModelError(f"{source} names as tokenizer_class what is no tokenizer: {name!r:.80}")
 
 
-def check_sizes(config: dict[str, Any], tensors: Sequence[StoredTensor]) -> None:
+def check_sizes(
+    config: dict[str, Any], tensors: Sequence[StoredTensor], quantization: CheckpointQuantization | None = None
+) -> None:
     """Refuse a config that asks for more than its weights are: transformers would build it before it looks.
 
     Raises:
@@ -130,7 +129,9 @@ def check_sizes(config: dict[str, Any], tensors: Sequence[StoredTensor]) -> None
     num_layers = max((_whole(config, name) for name in _LAYERS), default=0)
     if num_layers > len(tensors):
         raise ModelError(f"config.json asks for {num_layers:,} layers, the weights are {len(tensors):,} tensors")
-    num_elements = sum(tensor.num_elements for tensor in tensors)
+    num_elements = sum(
+        tensor.num_elements if quantization is None else quantization.num_weights(tensor) for tensor in tensors
+    )
     width = max(_whole(config, name) for name in _WIDTHS)
     for name in _TALL:
         if (size := _whole(config, name)) * width > num_elements:
@@ -141,13 +142,6 @@ def check_sizes(config: dict[str, Any], tensors: Sequence[StoredTensor]) -> None
 def _whole(config: dict[str, Any], name: str) -> int:
     value = config.get(name)
     return value if type(value) is int else 0
-
-
-def _quantization(config: dict[str, Any]) -> Any:
-    """What says how the weights are quantised, for the whole or for a part."""
-    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
-    names = ("quantization_config", "compression_config")
-    return next((part[name] for part in parts for name in names if part.get(name)), None)
 
 
 def _refuse_code(content: dict[str, Any], path: Path) -> None:

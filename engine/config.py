@@ -24,7 +24,7 @@ PreemptionVictim = Literal["last", "least-waste"]
 Speculative = Literal["auto", "always", "off"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 KVCacheDType = Literal["auto", "int8", "fp8"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["auto", "none", "int8"]
 LinearBackend = Literal["auto", "cpu", "onednn"]
 
 
@@ -40,9 +40,10 @@ class EngineConfig:
     revision: str | None = None
     dtype: DType = "auto"
     """`auto` is the checkpoint's own type, float32 where the device has no fast arithmetic in it."""
-    quantization: Quantization = "none"
-    """`int8` multiplies int8 weights, scaled by output channel, with int8 hidden states, scaled by token: an answer
-    still depends on its own row only. Done after loading, in every `nn.Linear`."""
+    quantization: Quantization = "auto"
+    """`auto` runs weights as the checkpoint has them, `none` makes numbers of quantised ones. `int8` multiplies int8
+    weights, scaled by output channel, with int8 hidden states, scaled by token: an answer still depends on its own row
+    only. Done after loading, in every `nn.Linear`."""
     device: str = "auto"
     """`auto` is cuda where there is one, else cpu."""
     attention_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from infer.engine.dequant_modules import count_weights
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,7 +56,7 @@ _TYPICAL = {"cpu": (400e9, 32e9, 8e9), "cuda": (400e12, 3e12, 20e9)}
 def typical_costs(device_type: str, model: torch.nn.Module, spec: KVCacheSpec) -> CostModel:
     """Of a model on a machine of which no more is known: enough to tell what is cheaper by a multiple."""
     flops, bandwidth, bus_bandwidth = _TYPICAL.get(device_type, _TYPICAL["cpu"])
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    num_parameters = count_weights(model)
     return CostModel(
         num_parameters=num_parameters,
         bytes_per_parameter=sum(parameter.nbytes for parameter in model.parameters()) / num_parameters,

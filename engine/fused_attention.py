@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from infer.engine.attention import AttentionCall
-from infer.engine.prepack import can_merge, merge
+from infer.engine.prepack import can_merge, linear_dtype, merge
 from infer.engine.probing import AttentionRecorder, is_close, output_of, random_angles, random_hidden
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def fuse_attention(attention: Any) -> FusedAttention | None:
         return None
     if not can_merge([attention.q_proj, attention.k_proj, attention.v_proj]):
         return None
-    hidden_size, dtype = attention.q_proj.in_features, attention.q_proj.weight.dtype
+    hidden_size, dtype = attention.q_proj.in_features, linear_dtype(attention.q_proj)
     inputs = (random_hidden(hidden_size, dtype), random_angles(head_dim, dtype))
     asked, answer = AttentionRecorder(), AttentionRecorder()
     expected = output_of(attention, *inputs, attention_mask=None, attention_context=asked)

@@ -15,7 +15,7 @@ from torch import nn
 from infer.engine.fused_attention import fuse_attention
 from infer.engine.fused_layer import fuse_layer
 from infer.engine.fused_modules import FusedGatedMLP, FusedRMSNorm
-from infer.engine.prepack import can_merge
+from infer.engine.prepack import can_merge, is_linear, linear_dtype
 from infer.engine.probing import is_close, output_of, random_hidden
 
 if TYPE_CHECKING:
@@ -53,22 +53,29 @@ def _fuse_part(module: Any, *, backend: Backend) -> nn.Module | None:
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if not isinstance(eps, float):
             return None
-        return _same(module, FusedRMSNorm(module.weight, eps, backend), module.weight)
+        return _same(module, FusedRMSNorm(module.weight, eps, backend), len(module.weight), module.weight.dtype)
     if _has_linears(module, "gate_proj", "up_proj", "down_proj") and can_merge([module.gate_proj, module.up_proj]):
-        return _same(module, FusedGatedMLP(module, backend), module.gate_proj.weight)
+        gate = module.gate_proj
+        return _same(module, FusedGatedMLP(module, backend), gate.in_features, linear_dtype(gate))
     return None
 
 
 @torch.inference_mode()
-def _same(module: nn.Module, fused: nn.Module, weight: torch.Tensor) -> nn.Module | None:
-    """`fused`, if it makes of a random input what `module` makes of it. The input is of the last size of `weight`."""
-    hidden = random_hidden(weight.shape[-1], weight.dtype)
+def _same(module: nn.Module, fused: nn.Module, size: int, dtype: torch.dtype) -> nn.Module | None:
+    """`fused`, if it makes of a random input of this size and dtype what `module` makes of it."""
+    hidden = random_hidden(size, dtype)
     return fused if is_close(output_of(module, hidden), fused(hidden)) else None
 
 
 def _has_linears(module: object, *names: str) -> bool:
     linears = [getattr(module, name, None) for name in names]
-    return all(type(linear) is nn.Linear and _suits_kernels(linear.weight) for linear in linears)
+    return all(
+        is_linear(linear)
+        and linear_dtype(linear) in _DTYPES
+        and next(linear.parameters()).device.type == "cpu"
+        and linear.in_features % 16 == 0
+        for linear in linears
+    )
 
 
 def _suits_kernels(weight: object) -> bool:

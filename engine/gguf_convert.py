@@ -1,15 +1,14 @@
-"""A GGUF file becomes a directory of safetensors once; every later start reads that."""
+"""A GGUF file becomes a directory of safetensors once, its quantised matrices as they are; later starts read that."""
 
 from __future__ import annotations
 
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from infer.engine.cache_dir import build_once, converted_dir
+from infer.engine.checkpoint_quantization import gguf_config
 from infer.engine.errors import ModelError
 from infer.engine.gguf_header import GgufHeader, read_gguf_header
 from infer.engine.gguf_rules import INDIVIDUAL_DIGITS, check_converted, check_gguf
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-_CONVERSION = 1
+_CONVERSION = 2
 """Raised when a conversion writes something else than before, so that old results are not taken for new ones."""
 
 
@@ -60,8 +59,10 @@ def convert_gguf(path: Path, target: Path, report: Callable[[str], None]) -> Pat
 
 def _convert(path: Path, header: GgufHeader, target: Path) -> None:
     # Imported here: a start that finds its model converted does not need them this early.
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoTokenizer
 
+    from infer.engine.gguf_weights import read_gguf_weights
     from infer.engine.transformers_logging import quiet_transformers
 
     # transformers also reads what lies beside the file; in here there is nothing else.
@@ -72,23 +73,28 @@ def _convert(path: Path, header: GgufHeader, target: Path) -> None:
         tokenizer.save_pretrained(target)
         config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf", local_files_only=True)
         check_converted(header, config, str(path))
-        # The loader's own bar cannot be switched off. What goes wrong is an exception, not a line on standard error.
-        with redirect_stderr(StringIO()):
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                alone,
-                config=config,
-                gguf_file="model.gguf",
-                dtype=_stored_dtype(header),
-                quantization_config=GgufConfig(dequantize=True),
-                local_files_only=True,
-                output_loading_info=True,
-            )
-        if missing := sorted(loading["missing_keys"]):
-            raise ModelError(f"{path} lacks {len(missing)} tensors of its architecture: {', '.join(missing[:3])}")
-        # It describes the file that was read, not the dense weights that are written.
-        if hasattr(model.config, "quantization_config"):
-            del model.config.quantization_config
-        model.save_pretrained(target)
+        dtype = _stored_dtype(header)
+        model = _without_memory(config, dtype)
+        weights = read_gguf_weights(path, header, config, _shapes(model), dtype)
+        save_file(weights.tensors, target / "model.safetensors", metadata={"format": "pt"})
+        model.config.architectures = [type(model).__name__]
+        if weights.block_types:
+            model.config.quantization_config = gguf_config(weights.block_types)
+        model.config.save_pretrained(target)
+        model.generation_config.save_pretrained(target)
+
+
+def _without_memory(config: Any, dtype: torch.dtype) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def _shapes(model: Any) -> dict[str, torch.Size]:
+    """Of its weights, shared ones once."""
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
 def _restore_pre_tokenizer(tokenizer: Any, header: GgufHeader) -> None:
@@ -101,7 +107,7 @@ def _restore_pre_tokenizer(tokenizer: Any, header: GgufHeader) -> None:
 
 
 def _stored_dtype(header: GgufHeader) -> torch.dtype:
-    """The type of the file's matrices; bfloat16, in which models are trained, for those in quantised blocks."""
+    """The type of the file's matrices; bfloat16, in which models are trained, beside those in quantised blocks."""
     import torch
 
     matrices = {tensor.type_name for tensor in header.tensors if len(tensor.shape) > 1}

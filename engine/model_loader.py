@@ -7,21 +7,27 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from infer.engine.checkpoint import check_architecture, check_sizes, check_tokenizer_class, read_model_config
+from infer.engine.checkpoint_quantization import read_quantization
 from infer.engine.errors import ModelError
 from infer.engine.model_dtype import dtype_name, select_dtype, stored_dtype
 from infer.engine.model_files import weight_files
 from infer.engine.model_source import resolve_model
 from infer.engine.panics import is_panic
 from infer.engine.safetensors_header import read_safetensors_header
+from infer.engine.stored_loading import forget_quantization, quantization_config
+from infer.engine.stored_weights import make_ready
 from infer.engine.transformers_logging import quiet_transformers
+from infer.kernels.backend import select_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from infer.engine.config import DType
+    from infer.engine.checkpoint_quantization import CheckpointQuantization
+    from infer.engine.config import DType, Quantization
+    from infer.kernels.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ def load_model(
     *,
     revision: str | None = None,
     dtype: DType = "auto",
+    quantization: Quantization = "auto",
     device: torch.device,
     attn_implementation: str,
     report: Callable[[str], None],
@@ -57,6 +64,8 @@ def load_model(
     """Find the model that `name` stands for, fetched and converted where needed, and load it.
 
     Args:
+        quantization: `auto` runs weights as the checkpoint has them, where that is faster or smaller; else they become
+            numbers.
         attn_implementation: the name under which our attention is registered with transformers.
         report: told in one line each what takes long, and what is not as the checkpoint has it.
         on_weights: told how many bytes of weights there are, once they are found to be what they seem.
@@ -69,7 +78,8 @@ def load_model(
     tensors = [tensor for path in weight_files(directory) for tensor in read_safetensors_header(path)]
     check_architecture(raw_config)
     check_tokenizer_class(directory, raw_config)
-    check_sizes(raw_config, tensors)
+    stored_form = read_quantization(raw_config, str(directory))
+    check_sizes(raw_config, tensors, stored_form)
     stored = stored_dtype(raw_config, tensors)
     chosen = select_dtype(dtype, stored, device)
     if dtype == "auto" and chosen != stored:
@@ -78,8 +88,12 @@ def load_model(
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            if stored_form is not None:
+                config.quantization_config = quantization_config(stored_form, tensors)
             model, loading = AutoModelForCausalLM.from_pretrained(
                 directory,
+                config=config,
                 dtype=chosen,
                 attn_implementation=attn_implementation,
                 # Without a device map the weights stay where the files were read: on the CPU.
@@ -89,7 +103,7 @@ def load_model(
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError, ModelError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
@@ -101,6 +115,11 @@ def load_model(
         raise ModelError(f"{name} lacks {len(missing)} of its weights: {_some(missing)}")
     if unused := sorted(loading["unexpected_keys"]):
         report(f"{name} has {len(unused)} weights that its config.json has no place for: {_some(unused)}")
+    if stored_form is not None:
+        forget_quantization(model)
+        backend = _kernels(quantization, stored_form, device, chosen)
+        num_kept = make_ready(model, backend)
+        report(f"{name} has {stored_form.describe()} weights, {'run as they are' if num_kept else 'dequantised'}")
     return LoadedModel(
         name=name,
         model=model.eval().requires_grad_(False),
@@ -111,6 +130,16 @@ def load_model(
         dtype=chosen,
         num_bytes=sum(parameter.nbytes for parameter in model.parameters()),
     )
+
+
+def _kernels(
+    quantization: Quantization, stored_form: CheckpointQuantization, device: torch.device, dtype: torch.dtype
+) -> Backend | None:
+    """Those that multiply with weights as they are stored; None where numbers are faster, or asked for."""
+    if quantization != "auto":
+        return None
+    backend = select_backend(device, dtype, head_dim=64, block_size=16)
+    return backend if backend.name == "cpu" or stored_form.has_int8_tokens else None
 
 
 def max_exact_model_len(config: Any) -> int | None:

@@ -17,7 +17,7 @@ from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.packed_layer import pack_layers
 from infer.engine.prepack import prepack_linears
-from infer.engine.quantization import quantize_linears
+from infer.engine.quantization import pack_int8_linears, quantize_linears
 from infer.engine.request import Request
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.scheduler import Scheduler
@@ -93,6 +93,7 @@ def load_network(
         name,
         revision=revision,
         dtype=config.dtype,
+        quantization=config.quantization,
         device=device,
         attn_implementation=ATTENTION_NAME,
         report=report,
@@ -109,6 +110,8 @@ def load_network(
     quantized = None
     if config.quantization == "int8":
         quantized = quantize_linears(loaded.model, backend, device, loaded.dtype)
+    elif config.quantization == "auto":
+        pack_int8_linears(loaded.model)
     num_prepacked_linears = 0
     if config.prepack_linears:
         num_prepacked_linears = pack_layers(loaded.model, config.linear_backend)

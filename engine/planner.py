@@ -21,6 +21,7 @@ import sys
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BYTES_PER_TOKEN = 4
+_TOKENS_COMPARED_AT_ONCE = 1 << 18
 
 
 class Goal(Enum):
@@ -83,15 +85,16 @@ def plan_order(
     *,
     block_size: int,
     goal: Goal = Goal.FLOW,
-    after: bytes | None = None,
+    after: Sequence[bytes] = (),
 ) -> list[PlannedPrompt]:
     """The order of packed prompts, of which each is expected to generate so many tokens.
 
-    `after` is the prompt that ran last: those that share most with it go on where it has ended. Among equals their own
-    order is kept.
+    `after` are the prompts that ran last, the latest at the end: those that share most with them go on where they have
+    ended, before the cache forgets them. Among equals their own order is kept.
     """
-    given = [*prompts] if after is None else [*prompts, after]
-    if not given:
+    given = [*prompts, *after]
+    num_prompts = len(prompts)
+    if num_prompts == 0:
         return []
     order = sorted(range(len(given)), key=given.__getitem__)
     ordered = [given[index] for index in order]
@@ -100,13 +103,13 @@ def plan_order(
     shared = np.maximum(depths, np.append(depths[1:], 0))
     num_own = np.array([num_prompt_tokens(each) for each in ordered], np.int64) - block_size * shared
     leaves = [
-        _Leaf(index, num_own_tokens, num_output_tokens[index] if index < len(prompts) else 0, index == len(prompts))
+        _Leaf(index, num_own_tokens, *((num_output_tokens[index], 0) if index < num_prompts else (0, index)))
         for index, num_own_tokens in zip(order, num_own.tolist(), strict=True)
     ]
     root = _Tree(goal, block_size).of(leaves, depths.tolist())
     planned = []
     for leaf, depth in _depth_first(root):
-        if not leaf.has_run:
+        if leaf.index < num_prompts:
             most = (num_prompt_tokens(given[leaf.index]) - 1) // block_size
             planned.append(PlannedPrompt(leaf.index, max(0, min(depth, most)) * block_size))
     return planned
@@ -121,16 +124,26 @@ def common_prefix_lengths(prompts: Sequence[bytes]) -> NDArray[np.int64]:
     tokens = np.frombuffer(b"".join(prompts), np.uint32)
     starts = np.cumsum(lengths) - lengths
     compared = np.minimum(lengths[1:], lengths[:-1])
-    ends = np.cumsum(compared)
-    # One flat comparison of every prompt with the one before it, as far as both go.
-    place = np.arange(ends[-1]) - np.repeat(ends - compared, compared)
-    differs = tokens[np.repeat(starts[1:], compared) + place] != tokens[np.repeat(starts[:-1], compared) + place]
-    at = np.flatnonzero(differs)
-    # Of each pair the first place that differs, or the end.
-    first = np.searchsorted(at, ends - compared)
-    first_at = np.append(at, ends[-1])[first]
-    result[1:] = np.minimum(first_at, ends) - (ends - compared)
+    part_of = np.cumsum(compared) // _TOKENS_COMPARED_AT_ONCE
+    # Some pairs at a time: the indices of all tokens would take many times the memory of the tokens.
+    bounds = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(compared)]
+    for begin, end in pairwise(bounds):
+        one, other = starts[begin:end], starts[begin + 1 : end + 1]
+        result[begin + 1 : end + 1] = _common_lengths(tokens, one, other, compared[begin:end])
     return result
+
+
+def _common_lengths(
+    tokens: NDArray[np.uint32], one: NDArray[np.int64], other: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How far the pieces of `tokens` that start at `one` are like those at `other`, up to `lengths`."""
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    # All pieces as one, and for each the first place that differs, or its end.
+    place = np.arange(ends[-1]) - np.repeat(begins, lengths)
+    at = np.flatnonzero(tokens[np.repeat(one, lengths) + place] != tokens[np.repeat(other, lengths) + place])
+    first = np.append(at, ends[-1])[np.searchsorted(at, begins)]
+    return np.minimum(first, ends) - begins
 
 
 @dataclass(slots=True)
@@ -141,7 +154,8 @@ class _Leaf:
     num_own_tokens: int
     """Of the prompt, behind what it shares with any other."""
     num_output_tokens: int
-    has_run: bool
+    ran_at: int
+    """The greater the later; 0 has not run."""
 
 
 @dataclass(slots=True)
@@ -152,9 +166,9 @@ class _Node:
     children: list[tuple[_Rank, _Leaf | _Node]] = field(default_factory=list)
 
 
-_Rank = tuple[bool, float, int, int, int]
-"""Of a leaf or a node: whether none of it has run, less what speaks for it, the least index; then, of all its prompts,
-what they have to compute and to generate. The least goes first, and no two are equal in the first three."""
+_Rank = tuple[int, float, int, int, int]
+"""Of a leaf or a node: less when it ran last, less what speaks for it, the least index; then, of all its prompts, what
+they have to compute and to generate. The least goes first, and no two are equal in the first three."""
 
 _Child = tuple[_Rank, _Leaf | _Node]
 
@@ -194,14 +208,14 @@ class _Tree:
 
     def _rank_leaf(self, leaf: _Leaf) -> _Rank:
         new, output = leaf.num_own_tokens, leaf.num_output_tokens
-        return not leaf.has_run, -self._weight(new, output, output), leaf.index, new, output
+        return -leaf.ran_at, -self._weight(new, output, output), leaf.index, new, output
 
     def _rank_node(self, node: _Node, num_own_blocks: int) -> _Rank:
         """That of all its prompts together; where the longest answer counts, of the one that has it."""
-        are_new, weights, indices, new, output = zip(*(rank for rank, _ in node.children), strict=True)
+        ran_at, weights, indices, new, output = zip(*(rank for rank, _ in node.children), strict=True)
         num_new, num_output = sum(new) + num_own_blocks * self._block_size, sum(output)
         weight = self._weight(num_new, num_output, -min(weights))
-        return all(are_new), -weight, min(indices), num_new, num_output
+        return min(ran_at), -weight, min(indices), num_new, num_output
 
     def _weight(self, num_new_tokens: int, num_output_tokens: int, longest: float) -> float:
         if self._goal is Goal.FINISH:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import nn
 
+from infer.engine.dequant_modules import DequantLinear, merge_dequantised
+from infer.engine.int8_linear import Int8Linear, merge_int8
 from infer.kernels.linear import linear, linear_kernels, why_not_cpu
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ def prepack_linears(model: nn.Module, backend: LinearBackend = "auto") -> int:
     for parent in list(model.modules()):
         for names in _SIBLINGS:
             siblings = [getattr(parent, name, None) for name in names]
-            if can_merge(siblings) and (make := _maker(siblings[0], backend)) is not None:
+            is_dense = type(siblings[0]) is nn.Linear and can_merge(siblings)
+            if is_dense and (make := _maker(siblings[0], backend)) is not None:
                 parts = MergedLinears(siblings, make).parts()  # type: ignore[arg-type]
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
@@ -44,15 +47,30 @@ def prepack_linears(model: nn.Module, backend: LinearBackend = "auto") -> int:
 def can_merge(modules: list[object]) -> bool:
     """Whether all are linear layers that differ by their weights and the number of outputs only."""
     kinds = {
-        (module.in_features, module.bias is None, module.weight.dtype, module.weight.device)
+        (type(module), module.in_features, module.bias is None, linear_dtype(module))
         for module in modules
-        if type(module) is nn.Linear
+        if is_linear(module)
     }
-    return all(type(module) is nn.Linear for module in modules) and len(kinds) == 1
+    return all(is_linear(module) for module in modules) and len(kinds) == 1
 
 
-def merge(linears: list[nn.Linear]) -> nn.Linear:
-    """One layer whose outputs are those of `linears`, one behind the other."""
+def is_linear(module: object) -> TypeGuard[nn.Linear | DequantLinear | Int8Linear]:
+    return type(module) in (nn.Linear, DequantLinear, Int8Linear)
+
+
+def linear_dtype(linear: nn.Linear | DequantLinear | Int8Linear) -> torch.dtype:
+    """Of what it takes and gives."""
+    return linear.weight.dtype if isinstance(linear, nn.Linear) else linear.dtype
+
+
+def merge(linears: list[Any]) -> nn.Module:
+    """One layer whose outputs are those of `linears`, which can be merged, one behind the other."""
+    if isinstance(linears[0], DequantLinear):
+        return merge_dequantised(linears)
+    return merge_int8(linears) if isinstance(linears[0], Int8Linear) else merge_dense(linears)
+
+
+def merge_dense(linears: list[nn.Linear]) -> nn.Linear:
     out_features = sum(linear.out_features for linear in linears)
     merged = nn.Linear(linears[0].in_features, out_features, linears[0].bias is not None, device="meta")
     merged.weight = nn.Parameter(torch.cat([linear.weight for linear in linears]), requires_grad=False)
@@ -100,7 +118,7 @@ class MergedLinears:
     the very same tensor, take theirs. A layer that is asked with another one is right as well, only not faster."""
 
     def __init__(self, linears: list[nn.Linear], make: MakeLinear) -> None:
-        merged = merge(linears)
+        merged = merge_dense(linears)
         self._linear = make(merged.weight, merged.bias)
         self._sizes = [linear.out_features for linear in linears]
         self._hidden: torch.Tensor | None = None

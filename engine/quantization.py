@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from infer.engine.fused_layer import FusedDecoderLayer
+from infer.engine.int8_linear import Int8Linear
 from infer.engine.quantized_layer import QuantizedDecoderLayer, can_quantize_layer
 from infer.engine.quantized_linear import QuantizedLinear
 from infer.kernels.backend import select_backend
@@ -47,11 +49,27 @@ def quantize_linears(model: nn.Module, backend: Backend, device: torch.device, d
                 setattr(parent, name, quantized(child, backend))
                 num_layers += 1
                 num_quantized += child.weight.numel()
+    _quantize_layers(model, backend)
+    return QuantizedPart(num_layers, num_quantized / max(1, num_quantized + _num_multiplied(model)))
+
+
+def pack_int8_linears(model: nn.Module) -> None:
+    """Make layers that their checkpoint has in int8 ready to run, and those around them hand on int8."""
+    backend = None
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if can_quantize_layer(child):
+            if isinstance(child, Int8Linear):
+                setattr(parent, name, child.packed())
+                backend = child.backend
+    if backend is not None:
+        _quantize_layers(model, backend)
+
+
+def _quantize_layers(model: nn.Module, backend: Backend) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, FusedDecoderLayer) and can_quantize_layer(child):
                 setattr(parent, name, QuantizedDecoderLayer(child, backend))
-    return QuantizedPart(num_layers, num_quantized / max(1, num_quantized + _num_multiplied(model)))
 
 
 def quantized(linear: nn.Linear, backend: Backend) -> QuantizedLinear:

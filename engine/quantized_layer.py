@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from infer.engine.fused_layer import FusedDecoderLayer
 from infer.engine.quantized_linear import QuantizedLinear
 from infer.kernels.quantized_outputs import quantized_add_rms_norm, quantized_rms_norm, quantized_silu_and_mul
 
 if TYPE_CHECKING:
     from infer.engine.attention import AttentionContext
+    from infer.engine.fused_layer import FusedDecoderLayer
     from infer.engine.fused_modules import FusedRMSNorm
     from infer.kernels.backend import Backend
 
@@ -53,9 +53,7 @@ class QuantizedDecoderLayer(nn.Module):
         return output
 
 
-def can_quantize_layer(module: object) -> bool:
-    """Whether it is a layer whose linear layers are quantised."""
-    if type(module) is not FusedDecoderLayer:
-        return False
-    linears = (module.self_attn.qkv_proj, module.mlp.gate_up_proj, module.mlp.down_proj)
+def can_quantize_layer(layer: FusedDecoderLayer) -> bool:
+    """Whether its linear layers are quantised."""
+    linears = (layer.self_attn.qkv_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj)
     return all(isinstance(linear, QuantizedLinear) for linear in linears)

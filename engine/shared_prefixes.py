@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MIN_SHARED_TOKENS = 64
 """Shorter ones are not worth an entry of their own in a kernel's list of work."""
 
-MIN_SAVED_TOKENS = 512
+MIN_SAVED_TOKENS = 256
 """Of keys and values that need not be read again: shared tokens, times the sequences but one."""
 
 _FIELDS = 4

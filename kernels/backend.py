@@ -8,9 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.grouped_weight import GroupedWeight
     from infer.kernels.kv_pages import KVPages
     from infer.kernels.quant_kernels import QuantKernels
 
@@ -99,6 +102,14 @@ class SiluAndMul(Protocol):
     def __call__(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor: ...
 
 
+class DequantLinear(Protocol):
+    """See `infer.kernels.dequant_linear`."""
+
+    def __call__(
+        self, hidden: torch.Tensor, weights: Sequence[GroupedWeight], bias: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One implementation of the kernels. A cache is only understood by the backend that allocated it."""
@@ -111,6 +122,7 @@ class Backend:
     rms_norm: RMSNorm
     add_rms_norm: AddRMSNorm
     silu_and_mul: SiluAndMul
+    dequant_linear: DequantLinear
     quant: QuantKernels
     fallback_reason: str | None = None
     """Why the device's fastest implementation was not taken, where it was not."""
@@ -189,6 +201,7 @@ def _load(name: str) -> Backend:
             cpu.rms_norm,
             cpu.add_rms_norm,
             cpu.silu_and_mul,
+            cpu.dequant_linear,
             cpu.QUANT_KERNELS,
         )
     if name == "triton":
@@ -203,6 +216,7 @@ def _load(name: str) -> Backend:
             reference.rms_norm,
             reference.add_rms_norm,
             reference.silu_and_mul,
+            reference.dequant_linear,
             reference.QUANT_KERNELS,
         )
     return Backend(
@@ -214,5 +228,6 @@ def _load(name: str) -> Backend:
         reference.rms_norm,
         reference.add_rms_norm,
         reference.silu_and_mul,
+        reference.dequant_linear,
         reference.QUANT_KERNELS,
     )

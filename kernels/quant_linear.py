@@ -34,11 +34,12 @@ def rotation_of(in_features: int) -> int:
 
 def quantize_weight(weight: torch.Tensor, dtype: torch.dtype = torch.int8, rotation: int = 1) -> QuantizedWeight:
     """`weight`, `[out_features, in_features]`, rounded to nearest. Not packed."""
+    out_features, in_features = weight.shape
     weight = rotate(weight, rotation) / rotation
     scales = weight.abs().amax(1).clamp(min=SMALLEST_PEAK) / LARGEST[dtype]
     elements = weight / scales.unsqueeze(1)
     rounded = elements if dtype.is_floating_point else elements.round()
-    return QuantizedWeight(rounded.to(dtype), scales, *weight.shape, rotation)
+    return QuantizedWeight(rounded.to(dtype), scales, out_features, in_features, rotation)
 
 
 def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight:

@@ -2,8 +2,10 @@
 
 paged_attention, store_kv,      what Python calls
 rotary_store_kv, rms_norm,
-activation, linear, argmax
+activation, linear, argmax,
+dequant_linear
 panels, linear_block            how weights lie, and a few rows times a panel of them
+dequantize                      weights of a few bits, on their way into the products
 quant_linear, quantized_rows    linear layers in int8, by int8_block and dot_product, and what makes tokens int8
 row_wise                        how rows are shared among the threads
 layout, capability              how the cache lies in memory, and whom these can serve
@@ -18,6 +20,7 @@ record, threads
 
 from infer.kernels.cpu.activation import silu_and_mul
 from infer.kernels.cpu.capability import why_not
+from infer.kernels.cpu.dequant_linear import dequant_linear
 from infer.kernels.cpu.layout import allocate_kv_cache
 from infer.kernels.cpu.paged_attention import paged_attention
 from infer.kernels.cpu.quant_linear import pack_weight, quant_linear
@@ -46,6 +49,7 @@ __all__ = [
     "QUANT_KERNELS",
     "add_rms_norm",
     "allocate_kv_cache",
+    "dequant_linear",
     "paged_attention",
     "rms_norm",
     "rotary_store_kv",

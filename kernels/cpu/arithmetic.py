@@ -70,7 +70,7 @@ def _may_use_tiles() -> bool:
 class ArithmeticType(types.Opaque):  # type: ignore[misc]
     """To numba, each arithmetic is a type of its own: code that is handed one is compiled for it."""
 
-    def __init__(self, arithmetic: Arithmetic) -> None:
+    def __init__(self, arithmetic: enum.Enum) -> None:
         self.arithmetic = arithmetic
         super().__init__(name=f"arithmetic({arithmetic.value})")
 

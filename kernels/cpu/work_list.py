@@ -50,38 +50,42 @@ def make_turns(group: int, block_size: int, sliding_window: int, metadata: Atten
     starts = metadata.query_start_loc.numpy().astype(np.int64)
     seq_lens = metadata.seq_lens.numpy().astype(np.int64)
     done = Progress(np.zeros_like(seq_lens), np.zeros_like(seq_lens))
-    turns: list[list[Entries]] = [[]]
+    groups = [(0, 0, 0, 0, 0, 0)]
     # A query whose window begins behind the first key of a prefix does not see all of it.
     if metadata.shared_prefixes is not None and not sliding_window:
         for first, end, _, end_block in metadata.shared_prefixes.tolist():
-            tokens = range(starts[first], starts[end])
-            chunks = range(done.num_chunks[first], end_block * block_size // CHUNK)
-            if not chunks or len(tokens) > _MAX_QUERY_LEN * (end - first):
+            token, end_token = int(starts[first]), int(starts[end])
+            chunk, end_chunk = int(done.num_chunks[first]), end_block * block_size // CHUNK
+            if end_chunk == chunk or end_token - token > _MAX_QUERY_LEN * (end - first):
                 continue
             turn = int(done.num_turns[first])
-            turns[turn].append(_shared_entries(first, tokens, chunks, queries_at_once))
-            if turn + 1 == len(turns):
-                turns.append([])
-            done.num_chunks[first:end], done.num_turns[first:end] = chunks.stop, turn + 1
+            groups.append((turn, first, token, end_token, chunk, end_chunk))
+            done.num_chunks[first:end], done.num_turns[first:end] = end_chunk, turn + 1
+    shared, turn_of_shared = _shared_entries(np.array(groups), queries_at_once)
     causal = _causal_entries(starts, seq_lens, done, sliding_window, queries_at_once)
-    turn_of = done.num_turns[causal[:, 0]]
-    for turn, entries in enumerate(turns):
-        entries.append(causal[turn_of == turn])
-    return [np.concatenate(entries) for entries in turns]
+    turn_of_causal = done.num_turns[causal[:, 0]]
+    return [
+        np.concatenate([shared[turn_of_shared == turn], causal[turn_of_causal == turn]])
+        for turn in range(int(done.num_turns.max()) + 1)
+    ]
 
 
-def _shared_entries(sequence: int, tokens: range, chunks: range, queries_at_once: int) -> Entries:
-    first_token = np.arange(tokens.start, tokens.stop, queries_at_once)
-    return _entries(
+def _shared_entries(groups: NDArray[np.int64], queries_at_once: int) -> tuple[Entries, NDArray[np.int64]]:
+    """And the turn of each. `groups`: `[num_groups, 6]`, turn, sequence, first token and end, first chunk and end."""
+    num_spans = -(-(groups[:, 3] - groups[:, 2]) // queries_at_once)
+    turn, sequence, token, end_token, first_chunk, end_chunk = np.repeat(groups, num_spans, axis=0).T
+    first_token = token + queries_at_once * _count_within(num_spans)
+    entries = _entries(
         sequence=sequence,
         first_token=first_token,
-        num_queries=np.minimum(queries_at_once, tokens.stop - first_token),
-        position=chunks.stop * CHUNK,
-        first_chunk=chunks.start,
-        end_chunk=chunks.stop,
-        is_first=chunks.start == 0,
-        is_last=False,
+        num_queries=np.minimum(queries_at_once, end_token - first_token),
+        position=end_chunk * CHUNK,
+        first_chunk=first_chunk,
+        end_chunk=end_chunk,
+        is_first=first_chunk == 0,
+        is_last=0,
     )
+    return entries, turn
 
 
 def _causal_entries(
@@ -91,8 +95,7 @@ def _causal_entries(
     entries, so that nobody waits for them."""
     num_spans = -(-np.diff(starts) // queries_at_once)
     sequence = np.repeat(np.arange(len(seq_lens)), num_spans)[::-1]
-    span = (np.arange(len(sequence)) - np.repeat(np.cumsum(num_spans) - num_spans, num_spans))[::-1]
-    first_token = starts[sequence] + span * queries_at_once
+    first_token = starts[sequence] + queries_at_once * _count_within(num_spans)[::-1]
     num_queries = np.minimum(queries_at_once, starts[sequence + 1] - first_token)
     position = seq_lens[sequence] - starts[sequence + 1] + first_token
     num_done = done.num_chunks[sequence]
@@ -116,7 +119,7 @@ def split_chunks(entries: Entries, num_kv_heads: int) -> tuple[Entries, Entries,
     num_before = np.cumsum(num_chunks) - num_chunks
     owner = np.repeat(np.arange(len(entries)), num_chunks)
     number = np.arange(len(owner))
-    chunk = columns["first_chunk"][owner] + number - num_before[owner]
+    chunk = columns["first_chunk"][owner] + _count_within(num_chunks)
     numbered = _entries(**columns | {"partial": num_before * num_kv_heads})
     changed = {"first_chunk": chunk, "end_chunk": chunk + 1, "partial": number * num_kv_heads}
     return numbered, _entries(**_columns(entries[owner]) | changed), len(owner) * num_kv_heads
@@ -133,6 +136,12 @@ def costs_of(entries: Entries, group: int) -> NDArray[np.int64]:
 
 def largest_num_queries(entries: Entries) -> int:
     return int(_columns(entries)["num_queries"].max())
+
+
+def _count_within(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 to size - 1 for each size, one behind the other."""
+    counted: NDArray[np.int64] = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return counted
 
 
 def _columns(entries: Entries) -> dict[str, NDArray[np.int64]]:

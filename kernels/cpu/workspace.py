@@ -16,7 +16,7 @@ whatever else is computed."""
 MAX_ROWS = 64
 """Rows computed together, if one query does not have more heads: their scores and weights fit a second-level cache."""
 
-AHEAD = 4
+AHEAD = 8
 """Tiles that are on their way from memory while one is multiplied."""
 
 SCORE_STRIDE = CHUNK + LANES

@@ -1,6 +1,7 @@
 """The operators in plain PyTorch: the definition of each and the oracle of its tests."""
 
 from infer.kernels.reference.activation import silu_and_mul
+from infer.kernels.reference.dequant_linear import dequant_linear
 from infer.kernels.reference.kv_cache import allocate_kv_cache
 from infer.kernels.reference.paged_attention import paged_attention
 from infer.kernels.reference.quant_linear import QUANT_KERNELS
@@ -12,6 +13,7 @@ __all__ = [
     "QUANT_KERNELS",
     "add_rms_norm",
     "allocate_kv_cache",
+    "dequant_linear",
     "paged_attention",
     "rms_norm",
     "rotary_store_kv",

@@ -12,7 +12,8 @@ def rotate(hidden: torch.Tensor, size: int) -> torch.Tensor:
     hidden = hidden.to(torch.float32)
     distance = 1
     while distance < size:
-        left, right = hidden.unflatten(-1, (-1, 2, distance)).unbind(-2)
+        pairs = hidden.reshape(*hidden.shape[:-1], hidden.shape[-1] // (2 * distance), 2, distance)
+        left, right = pairs.unbind(-2)
         hidden = torch.stack([left + right, left - right], -2).flatten(-3)
         distance *= 2
     return hidden

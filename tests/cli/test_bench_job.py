@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
+from echo_engine import EchoEngine
+from job_flags import config_of
 from tiny_models import save_model
 
 from infer.cli.app import main
+from infer.cli.bench_job import Rounds
+from infer.cli.errors import InterruptError, StoppedEarlyError
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +69,29 @@ def test_own_rows_are_measured_and_said_in_words(arguments, capsys, tmp_path):
 def test_input_that_cannot_be_read_is_said_before_the_model_is_loaded(capsys, tmp_path):
     assert main(["bench", str(tmp_path / "none.jsonl"), "--model", str(tmp_path / "none")]) == 4
     assert "no such file" in capsys.readouterr().err
+
+
+class StoppedEngine(EchoEngine):
+    """Somebody sends the process a signal in the first step."""
+
+    def __init__(self, number):
+        super().__init__()
+        self._number = number
+
+    def forget_cache(self):
+        pass
+
+    def step(self):
+        os.kill(os.getpid(), self._number)
+        return super().step()
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, InterruptError), (signal.SIGTERM, StoppedEarlyError)])
+def test_round_that_is_stopped_stops_the_measurement(tmp_path, number, error):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "The quick brown fox"}\n')
+    job = config_of(str(source), "-o", str(tmp_path / "out.parquet"), "--seed", "0")
+    said = []
+    with pytest.raises(error, match="round-1 was stopped"):
+        Rounds(job, StoppedEngine(number), {"model": "echo"}, said.append).run("round-1")
+    assert said == []

@@ -44,7 +44,7 @@ def infer_models(tmp_path):
 
 def fill(tmp_path):
     """A converted built-in model, a converted file of the user's, and one of the hub, of 2, 3 and 4 MB."""
-    builtin = tmp_path / "models" / f"smollm2-135m-{MODEL.gguf_sha256[:16]}-1"
+    builtin = tmp_path / "models" / f"smollm2-135m-{MODEL.gguf_sha256[:16]}-2"
     converted = tmp_path / "models" / "mine-0123456789abcdef-1"
     repository = tmp_path / "hub-home" / "hub" / "models--org--tiny"
     snapshot = repository / "snapshots" / ("0" * 40)

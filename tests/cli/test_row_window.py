@@ -128,6 +128,16 @@ def test_what_is_read_while_a_window_grows_is_planned_with_what_is_left_of_it():
     assert taken(window) == [4, 6, 1, 3, 5, 7]
 
 
+def test_groups_that_ran_last_go_on_first_though_others_began_before_them():
+    window = make_window()
+    for index, prompt in enumerate([[1, 1], [2, 1], [3, 1]]):
+        add(window, index, prompt)
+    assert taken(window, 2) == [0, 1]
+    for index, prompt in enumerate([[0, 1], [1, 2], [2, 2], [3, 2]], start=3):
+        add(window, index, prompt)
+    assert taken(window) == [5, 4, 2, 6, 3]
+
+
 def test_window_that_is_full_takes_nothing_in():
     window = make_window(max_window_tokens=8)
     for index in range(4):

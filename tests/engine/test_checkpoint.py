@@ -95,9 +95,12 @@ def test_config_that_is_none_is_refused(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, "{} is a quantised checkpoint, which is not run yet: gptq"),
-        ({"text_config": {"quantization_config": "x"}}, "{} is a quantised checkpoint, which is not run yet: x"),
-        ({"compression_config": {"quant_method": "y"}}, "{} is a quantised checkpoint, which is not run yet: y"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "{} is quantised in a way that is not run: gptq",
+        ),
+        ({"text_config": {"quantization_config": "x"}}, "{} is quantised in a way that is not run: x"),
+        ({"compression_config": {"quant_method": "y"}}, "{} is quantised in a way that is not run: y"),
         ({"vision_config": {}}, "llama is not a text-only model: its config has a vision_config"),
     ],
 )

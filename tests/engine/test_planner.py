@@ -22,13 +22,13 @@ def order(prompts: Sequence[Sequence[int]], outputs: Sequence[int] | int = 1, af
     """Indices as planned; unless told otherwise with blocks of one token, and where equal answers have no say."""
     num_output_tokens = [outputs] * len(prompts) if isinstance(outputs, int) else outputs
     packed = [pack_prompt(each) for each in prompts]
-    settings = {"block_size": 1, "goal": Goal.FINISH, "after": pack_prompt(after) if after else None, **settings}
+    settings = {"block_size": 1, "goal": Goal.FINISH, "after": [pack_prompt(after)] if after else [], **settings}
     return [each.index for each in plan_order(packed, num_output_tokens, **settings)]
 
 
 def num_shared(prompts: Sequence[Sequence[int]], block_size: int = 1, after: Sequence[int] = ()) -> list[int]:
     packed = [pack_prompt(each) for each in prompts]
-    last = pack_prompt(after) if after else None
+    last = [pack_prompt(after)] if after else []
     plan = plan_order(packed, [1] * len(prompts), block_size=block_size, goal=Goal.FINISH, after=last)
     return [each.num_shared_tokens for each in plan]
 
@@ -69,6 +69,14 @@ def test_common_prefix_is_that_of_each_with_the_one_before(prompts):
 
 def test_empty_prompts_have_nothing_in_common():
     assert common_prefix_lengths([b"", b"", pack_prompt([1]), b""]).tolist() == [0, 0, 0, 0]
+
+
+def test_long_prompts_are_compared_in_parts():
+    lengths = [300_000, 300_000, 5, 100_000, 100_000, 100_000, 90_000, 700_000]
+    prompts = [[7] * length for length in lengths]
+    prompts[1][299_000] = prompts[4][3] = 8
+    found = common_prefix_lengths([pack_prompt(each) for each in prompts])
+    assert found.tolist() == [0, 299_000, 5, 5, 3, 3, 90_000, 90_000]
 
 
 def test_no_prompts_are_planned_as_none():
@@ -127,21 +135,28 @@ def test_plan_goes_on_with_what_shares_most_with_the_last_prompt():
     assert order(prompts, after=[9]) == order(prompts)
 
 
-@given(prompts_of_few_tokens, st.integers(1, 4), st.sampled_from(Goal), st.lists(st.integers(0, 2), max_size=6))
+def test_plan_goes_on_with_the_latest_prompts_first():
+    prompts = [[1, 1], [2, 1], [3, 1], [4, 1], [2, 2], [4, 5, 1], [4, 5, 2]]
+    after = [pack_prompt(each) for each in ([2, 9], [4, 5, 9], [8, 8], [3, 9])]
+    plan = plan_order([pack_prompt(each) for each in prompts], [1] * 7, block_size=1, goal=Goal.FINISH, after=after)
+    assert [each.index for each in plan] == [2, 5, 6, 3, 1, 4, 0]
+    assert [each.num_shared_tokens for each in plan] == [1, 2, 2, 1, 1, 1, 0]
+
+
+@given(prompts_of_few_tokens, st.integers(1, 4), st.sampled_from(Goal), prompts_of_few_tokens)
 def test_every_prompt_is_planned_once_and_finds_all_that_any_order_would(prompts, block_size, goal, after):
-    packed = [pack_prompt(each) for each in prompts]
-    outputs = [1 + sum(each) for each in prompts]
-    last = pack_prompt(after) if after else None
-    plan = plan_order(packed, outputs, block_size=block_size, goal=goal, after=last)
+    outputs, last = [1 + sum(each) for each in prompts], [pack_prompt(each) for each in after]
+    plan = plan_order([pack_prompt(each) for each in prompts], outputs, block_size=block_size, goal=goal, after=last)
     assert sorted(each.index for each in plan) == list(range(len(prompts)))
+
+    def hits(order: Sequence[Sequence[int]]) -> int:
+        before = hits_of_a_cache_without_end(after, block_size)
+        return hits_of_a_cache_without_end([*after, *order], block_size) - before
+
     num_shared_tokens = sum(each.num_shared_tokens for each in plan)
-    before = [after] if after else []
-    assert num_shared_tokens == hits_of_a_cache_without_end(
-        [*before, *(prompts[each.index] for each in plan)], block_size
-    )
+    assert num_shared_tokens == hits([prompts[each.index] for each in plan])
     # In another order only the block of a last token can be found, where a longer prompt came before.
-    in_order = hits_of_a_cache_without_end([*before, *prompts], block_size)
-    assert in_order - num_shared_tokens <= block_size * sum(len(each) % block_size == 0 for each in prompts)
+    assert hits(prompts) - num_shared_tokens <= block_size * sum(len(each) % block_size == 0 for each in prompts)
 
 
 def test_prompts_that_each_go_on_from_the_one_before_are_planned_without_recursion():

@@ -8,7 +8,7 @@ from greedy import generate_ours, make_prompts
 from tiny_models import save_model
 
 PROMPTS = make_prompts()
-MODELS = ["llama", "gemma2", "qwen3"]
+MODELS = ["llama", "gemma2"]
 INT8 = {"quantization": "int8"}
 
 
@@ -32,7 +32,6 @@ def expected(tmp_path_factory):
     "config",
     [
         {"enable_prefix_caching": False},
-        {"max_num_batched_tokens": 1},
         {"max_num_batched_tokens": 7},
         {"block_size": 32},
         {"max_num_seqs": 1},

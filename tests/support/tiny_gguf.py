@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 from tiny_models import CHAT_TEMPLATE, make_model, make_tokenizer
+from weight_blocks import random_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +38,13 @@ def save_gguf(
     tensors: dict[str, np.ndarray[Any, Any]] | None = None,
     without: str = "",
     quantization: gguf.GGMLQuantizationType | None = None,
+    other_quantizations: dict[str, gguf.GGMLQuantizationType] | None = None,
     **overrides: Any,
 ) -> Any:
     """Write a model and return it. `keys` and `tensors` are added or replaced, the tensor `without` is left out.
 
-    Matrices are quantised where a quantisation is given, else everything is in float32.
+    Matrices are quantised where a quantisation is given, those whose names hold a key of `other_quantizations` in
+    another way, else everything is in float32. What the library cannot quantise has other weights than the model.
     """
     tokenizer = make_tokenizer()
     model = make_model(model_type, tie_word_embeddings=True, vocab_size=len(tokenizer), **overrides)
@@ -53,7 +56,9 @@ def save_gguf(
         if name == without:
             continue
         if quantization is not None and values.ndim > 1:
-            writer.add_tensor(name, gguf.quants.quantize(values, quantization), raw_dtype=quantization)
+            kinds = [kind for part, kind in (other_quantizations or {}).items() if part in name]
+            kind = (kinds or [quantization])[0]
+            writer.add_tensor(name, _blocks(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -61,6 +66,14 @@ def save_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def _blocks(values: np.ndarray[Any, Any], kind: gguf.GGMLQuantizationType) -> np.ndarray[Any, Any]:
+    try:
+        return gguf.quants.quantize(values, kind)
+    except NotImplementedError:
+        # Of these types the numbers are some hundred times the scales.
+        return random_blocks(kind.name, *values.shape, scale=1e-4)
 
 
 def _config_keys(config: Any) -> dict[str, Any]:
