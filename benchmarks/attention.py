@@ -4,10 +4,12 @@
     python benchmarks/attention.py --batch 1 --query-len 512 --context 1536 --dtype float32
     python benchmarks/attention.py --batch 16 --context 4000 --kv-cache-dtype auto int8 fp8
     python benchmarks/attention.py --batch 128 --context 700 --prefix 600 --prefixes 16
+    python benchmarks/attention.py --device cuda --batch 256 --context 900 --num-heads 32 --num-kv-heads 8 --head-dim 64
 
 Every layer has a cache of its own, as in a model, so that keys and values come from memory. Caches of several dtypes
 take turns, and so do attending to prefixes once for all that share them, and not. Takes the median over all layers and
-repeats.
+repeats. On a GPU the layers of a step are replayed as one CUDA graph, and the shares are of what it does in a copy and
+in a product of large matrices; reading a shared prefix once for all can be above the first.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CACHE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 def main() -> None:
     options = parse_arguments()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(options.device)
     dtype: torch.dtype = getattr(torch, options.dtype)
     sizes = {"head_dim": options.head_dim, "block_size": options.block_size}
     fastest = select_backend(device, dtype, **sizes)
@@ -46,6 +48,7 @@ def main() -> None:
         f"{options.num_heads} heads on {options.num_kv_heads} of {options.head_dim}, {options.dtype}, "
         f"{torch.get_num_threads()} threads"
     )
+    limits = measure_limits(device, dtype) if device.type == "cuda" else None
     for backend, num_layers in ((fastest, options.layers), (reference, 1)):
         cases = {name: Case(backend, options, dtype, name, device, num_layers) for name in options.kv_cache_dtype}
         if options.prefix:
@@ -55,11 +58,13 @@ def main() -> None:
             for name, case in cases.items():
                 seconds[name] += case.seconds()
         for name, case in cases.items():
-            report(f"{backend.name} {name}", options, case.num_bytes, statistics.median(seconds[name]))
+            report(f"{backend.name} {name}", options, case.num_bytes, statistics.median(seconds[name]), limits)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default_device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device)
     parser.add_argument("--batch", type=int, default=128, help="sequences")
     parser.add_argument("--context", type=int, default=400, help="tokens of a sequence, its queries included")
     parser.add_argument("--query-len", type=int, default=1, help="queries of a sequence")
@@ -123,6 +128,9 @@ class Case:
             paged_attention(query, pages, metadata, scale=head_dim**-0.5, backend=backend)
 
         self._metadata = metadata
+        self._captured: torch.cuda.CUDAGraph | None = None
+        # The reference asks the device for the lengths.
+        self._is_capturable = backend.name == "triton"
         self._attend: Callable[[KVPages, AttentionMetadata], None] = attend
         attend(self._caches[0], metadata)
 
@@ -133,20 +141,51 @@ class Case:
         ends = torch.cat([firsts[1:], torch.tensor([options.batch])])
         blocks = torch.full_like(firsts, options.prefix // options.block_size)
         groups = torch.stack([firsts, ends, torch.zeros_like(firsts), blocks], dim=1).int().to(self._device)
+        case._captured = None
         case._metadata = replace(self._metadata, shared_prefixes=groups)
         self._attend(self._caches[0], case._metadata)
         return case
 
     def seconds(self) -> list[float]:
-        """Of a call, for each layer."""
+        """Of a call, for each layer; of a graph of them all, by their number."""
+        if self._device.type == "cuda" and self._is_capturable:
+            return [cuda_seconds(self._graph().replay) / len(self._caches)]
         return [self._seconds_of(pages) for pages in self._caches]
 
+    def _graph(self) -> torch.cuda.CUDAGraph:
+        if self._captured is None:
+            torch.cuda.synchronize()
+            self._captured = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._captured):
+                for pages in self._caches:
+                    self._attend(pages, self._metadata)
+            self._captured.replay()
+        return self._captured
+
     def _seconds_of(self, pages: KVPages) -> float:
+        if self._device.type == "cuda":
+            return cuda_seconds(lambda: self._attend(pages, self._metadata))
         start = time.perf_counter()
         self._attend(pages, self._metadata)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
         return time.perf_counter() - start
+
+
+def cuda_seconds(work: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def measure_limits(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """Bytes and operations a second: of a copy of 1 GiB, read and written, and of a product of matrices of 8192."""
+    source, target = torch.zeros(2, 2**30, dtype=torch.uint8, device=device)
+    matrix = torch.randn(8192, 8192, device=device).to(dtype)
+    copy_seconds = [cuda_seconds(lambda: target.copy_(source)) for _ in range(10)]
+    product_seconds = [cuda_seconds(lambda: matrix @ matrix) for _ in range(10)]
+    return 2**31 / statistics.median(copy_seconds), 2 * 8192**3 / statistics.median(product_seconds)
 
 
 def _first_sharers(options: argparse.Namespace) -> torch.Tensor:
@@ -155,12 +194,22 @@ def _first_sharers(options: argparse.Namespace) -> torch.Tensor:
     return torch.searchsorted(prefix, prefix)
 
 
-def report(name: str, options: argparse.Namespace, num_bytes: float, seconds: float) -> None:
-    """GB/s count the keys and values once, GFLOP/s the products that the causal mask leaves."""
+def report(
+    name: str,
+    options: argparse.Namespace,
+    num_bytes: float,
+    seconds: float,
+    limits: tuple[float, float] | None,
+) -> None:
+    """GB/s count the keys and values once a sequence, GFLOP/s the products that the causal mask leaves."""
     keys_seen = options.query_len * options.context - options.query_len * (options.query_len - 1) // 2
     operations = 4 * options.batch * options.num_heads * options.head_dim * keys_seen
-    print(f"{name:>18}  {seconds * 1e3:8.2f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s  ", end="")
-    print(f"{operations / seconds / 1e9:7.0f} GFLOP/s")
+    bytes_share, operations_share = ("", "")
+    if limits is not None:
+        bytes_share = f" {num_bytes / seconds / limits[0]:5.0%}"
+        operations_share = f" {operations / seconds / limits[1]:5.0%}"
+    print(f"{name:>18}  {seconds * 1e3:8.3f} ms  {num_bytes / seconds / 1e9:7.1f} GB/s{bytes_share}  ", end="")
+    print(f"{operations / seconds / 1e9:7.0f} GFLOP/s{operations_share}")
 
 
 if __name__ == "__main__":

@@ -148,9 +148,13 @@ def run_command(
     linear_backend: Annotated[
         Literal["auto", "cpu", "onednn"], _engine(metavar="NAME", help="cpu, onednn: whose products, on a CPU")
     ] = _DEFAULT.linear_backend,
-    fuse_kernels: Annotated[
-        bool, _fitted(help="layers as fewer kernels, on a CPU [default: on]")
-    ] = _DEFAULT.fuse_kernels,
+    fuse_kernels: Annotated[bool, _fitted(help="layers as fewer kernels [default: on]")] = _DEFAULT.fuse_kernels,
+    async_scheduling: Annotated[
+        bool | None, _fitted(help="plan a step while one runs [default: on for CUDA]")
+    ] = _DEFAULT.async_scheduling,
+    enforce_eager: Annotated[
+        bool, _fitted("--enforce-eager", help="no CUDA graphs for decode steps")
+    ] = _DEFAULT.enforce_eager,
     shared_prefix_attention: Annotated[
         bool, _fitted(help="attend to a prefix once for all that share it [default: on]")
     ] = _DEFAULT.shared_prefix_attention,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
 from infer.engine.errors import ModelError
 from infer.kernels.paged_attention import paged_attention
@@ -21,6 +21,7 @@ from infer.kernels.store_kv import store_kv
 if TYPE_CHECKING:
     from infer.engine.kv_cache import KVCache
     from infer.kernels.attention_metadata import AttentionMetadata
+    from infer.kernels.head_norms import HeadNorms
 
 ATTENTION_NAME = "infer"
 
@@ -48,6 +49,8 @@ class AttentionCall:
     sinks: torch.Tensor | None
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
     """Cosines and sines, `[num_tokens, head_dim]` each, by which query and key have yet to be turned."""
+    norms: HeadNorms | None = None
+    """By which they have yet to be normed before."""
 
 
 class AttentionContext(Protocol):
@@ -73,7 +76,9 @@ class PagedAttention:
         if call.rotary is None:
             store_kv(call.key, call.value, pages, slot_mapping, backend=backend)
         else:
-            query = rotary_store_kv(query, call.key, call.value, *call.rotary, pages, slot_mapping, backend=backend)
+            query = rotary_store_kv(
+                query, call.key, call.value, *call.rotary, pages, slot_mapping, call.norms, backend=backend
+            )
         return paged_attention(
             query,
             pages,
@@ -192,6 +197,7 @@ def _attend(
 
 
 def register() -> None:
-    """Make `attn_implementation="infer"` known to transformers; the mask is the kernels' own business."""
+    """Make `attn_implementation="infer"` known to transformers. The mask is the kernels' own business: to an attention
+    that has no function for masks transformers gives none, without looking at the positions, for which it would have to
+    wait for the device."""
     AttentionInterface.register(ATTENTION_NAME, _attend)
-    AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ from infer.engine.shared_prefixes import find_shared_prefixes
 from infer.kernels.attention_metadata import AttentionMetadata
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from infer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
     from infer.engine.sequence import Sequence
 
@@ -34,15 +38,24 @@ class Batch:
     """int64 `[num_logits]`: the tokens whose logits are needed."""
     sampling: tuple[Sequence, ...]
     """Whose tokens those are: of each its last one and its drafts."""
+    pending: tuple[tuple[int, Sequence], ...] = ()
+    """Places in `input_ids` for tokens that only the device knows, and whose they are."""
 
 
 def build_batch(
-    output: SchedulerOutput, block_size: int, device: torch.device, *, shared_prefix_attention: bool = False
+    output: SchedulerOutput,
+    block_size: int,
+    device: torch.device,
+    *,
+    stage: Callable[[NDArray[Any]], torch.Tensor] | None = None,
+    shared_prefix_attention: bool = False,
 ) -> Batch:
     """Flatten a plan that schedules at least one sequence. Reads the sequences, changes nothing.
 
+    stage: takes an array to `device`; by default at once
     shared_prefix_attention: sequences that share their first blocks stand together, and the metadata says so
     """
+    stage = stage or (lambda array: torch.from_numpy(array).to(device))
     items = sorted(output.scheduled, key=lambda item: item.num_tokens > 1)
     block_table = _block_table(items)
     shared_prefixes = None
@@ -52,7 +65,7 @@ def build_batch(
         found = find_shared_prefixes(block_table, num_full_blocks, num_decodes, block_size)
         if len(found.groups):
             items, block_table = [items[place] for place in found.order], block_table[found.order]
-            shared_prefixes = torch.from_numpy(found.groups).to(device)
+            shared_prefixes = stage(found.groups)
     query_lens = [item.num_tokens for item in items]
     query_start_loc = [0, *accumulate(query_lens)]
     first_positions = np.array([item.sequence.num_computed_tokens for item in items])
@@ -63,10 +76,10 @@ def build_batch(
     slots = block_table[owner, position_ids // block_size].astype(np.int64) * block_size + position_ids % block_size
     seq_lens = first_positions + query_lens
     metadata = AttentionMetadata(
-        slot_mapping=torch.from_numpy(slots).to(device),
-        block_table=torch.from_numpy(block_table).to(device),
-        query_start_loc=torch.tensor(query_start_loc, dtype=torch.int32, device=device),
-        seq_lens=torch.from_numpy(seq_lens.astype(np.int32)).to(device),
+        slot_mapping=stage(slots),
+        block_table=stage(block_table),
+        query_start_loc=stage(np.array(query_start_loc, np.int32)),
+        seq_lens=stage(seq_lens.astype(np.int32)),
         max_query_len=max(query_lens),
         max_seq_len=int(seq_lens.max()),
         num_decodes=query_lens.count(1),
@@ -78,12 +91,19 @@ def build_batch(
         if item.samples
         for token in range(end - 1 - item.num_draft_tokens, end)
     ]
+    # Of a sequence with a pending token that is the last one: its drafts are guessed when it is known.
     return Batch(
-        input_ids=torch.tensor([_input_ids(items)], device=device),
-        position_ids=torch.from_numpy(position_ids)[None].to(device),
+        input_ids=stage(np.array([_input_ids(items)], np.int64)),
+        position_ids=stage(position_ids[None]),
         metadata=metadata,
-        logits_indices=torch.tensor(sampling, dtype=torch.long, device=device),
+        logits_indices=stage(np.array(sampling, np.int64)),
         sampling=tuple(item.sequence for item in items if item.samples),
+        pending=tuple(
+            (end - 1, item.sequence)
+            for item, end in zip(items, query_start_loc[1:], strict=True)
+            if item.sequence.num_computed_tokens + item.num_tokens
+            > len(item.sequence.token_ids) + item.num_draft_tokens
+        ),
     )
 
 
@@ -92,6 +112,8 @@ def _input_ids(items: list[ScheduledSequence]) -> list[int]:
     for item in items:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         input_ids += sequence.token_ids[start : start + item.num_tokens]
+        if start + item.num_tokens - item.num_draft_tokens > len(sequence.token_ids):
+            input_ids.append(0)
         input_ids += sequence.draft_token_ids[: item.num_draft_tokens]
     return input_ids
 

@@ -104,7 +104,12 @@ class EngineConfig:
     linear_backend: LinearBackend = "auto"
     """Whose matrix kernels these are: ours or oneDNN's; `auto` is the faster on this CPU."""
     fuse_kernels: bool = True
-    """CPU only: norms, gated and Llama-like layers as fewer kernels."""
+    """Norms, gated and Llama-like layers as fewer kernels, on a CPU and on CUDA."""
+    async_scheduling: bool | None = None
+    """Plan the next step while one runs, and read its tokens when the next is under way. None is where it saves time,
+    on CUDA, and drafts are not asked for: these have to know the last token. Answers do not depend on it."""
+    enforce_eager: bool = False
+    """On CUDA, launch decode steps kernel by kernel instead of as one recorded graph."""
     shared_prefix_attention: bool = True
     """Where sequences of a step share their first blocks, attend to these once for all of them."""
 
@@ -135,6 +140,11 @@ class EngineConfig:
         # Negated, so that NaN is refused, too.
         if self.row_timeout is not None and not 0.0 < self.row_timeout < float("inf"):
             raise ConfigError(f"row_timeout must be above 0: {self.row_timeout}")
+        if self.async_scheduling and (self.speculative == "always" or self.speculative_model is not None):
+            raise ConfigError(
+                "async_scheduling cannot be had with drafts, which have to know the last token",
+                hint="leave async scheduling out, or use --speculative off",
+            )
         self._check_tiers()
         longest = self.max_model_len or 0
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < longest:
@@ -147,6 +157,16 @@ class EngineConfig:
     @property
     def keeps_prefixes_on_host(self) -> bool:
         return self.enable_host_cache or self.kv_cache_dir is not None
+
+    def overlaps_steps_on(self, device_type: str) -> bool:
+        """Whether steps overlap on such a device. No drafts are proposed there."""
+        if self.async_scheduling is not None:
+            return self.async_scheduling
+        return device_type == "cuda" and self.speculative != "always" and self.speculative_model is None
+
+    def records_decodes_by(self, backend_name: str) -> bool:
+        """Whether decode steps are recorded as graphs: where all kernels can be, and nobody objects."""
+        return backend_name == "triton" and not self.enforce_eager
 
     def _check_tiers(self) -> None:
         if self.swap_space is not None and not 0 <= self.swap_space < float("inf"):

@@ -87,6 +87,7 @@ class Engine:
             vocab_size=self.vocab_size,
             eos_token_ids=self.tokenizer.eos_token_ids,
             encode=partial(self.tokenizer.encode, add_special_tokens=False),
+            sample_tokens=self.network.backend.sample_tokens,
         )
         self.network.warm_up(config)
         self._timer = PhaseTimer()
@@ -144,7 +145,9 @@ class Engine:
             config,
             spec_of_both(spec, self._draft_model),
             network.device,
-            num_step_bytes=num_step_bytes(config, network.config, network.loaded.dtype),
+            num_step_bytes=num_step_bytes(
+                config, network.config, network.loaded.dtype, network.backend.name, self.max_model_len
+            ),
             num_reserved_bytes=self._page_reserve.stop(),
             max_model_len=self.max_model_len,
             num_requests=num_requests,
@@ -156,6 +159,8 @@ class Engine:
         self._page_reserve.give(kv_cache.tensors() if network.backend.name == "cpu" else ())
         host_cache = HostCache(kv_cache, num_host_blocks)
         runner = ModelRunner(network.model, kv_cache, host_cache)
+        if config.records_decodes_by(network.backend.name):
+            runner.record_decodes(config.max_num_seqs, -(-self.max_model_len // config.block_size), self._report)
         self._executor = StepExecutor(
             runner, self._sampler, self._requests.sampling_rows, config, network.device, self._timer
         )
@@ -164,7 +169,8 @@ class Engine:
         manager = make_cache_manager(config, num_blocks, num_host_blocks, disk_cache, window=spec.window)
         self._scheduler = Scheduler(config, manager, network.cost_model)
         self.recovery = Recovery(config, self._scheduler, self._requests)
-        self._speculation = make_speculation(config, self._make_proposer(num_blocks))
+        if not config.overlaps_steps_on(network.device.type):
+            self._speculation = make_speculation(config, self._make_proposer(num_blocks))
         return f"kv cache: {spec.describe(num_blocks)}"
 
     def forget_cache(self) -> None:
@@ -255,7 +261,8 @@ class Engine:
         self._requests.begin_step(output)
         runs = self._executor.execute(output)
         with self._timer.phase("update"):
-            self.scheduler.update(output, {each: len(run) - 1 for each, run in runs.items() if each.draft_token_ids})
+            num_right = {each: len(run) - 1 for each, run in runs.items() if each.draft_token_ids}
+            self.scheduler.update(output, num_right, self._executor.pending)
             _logger.debug("%s", self.scheduler.last_step)
             self._requests.accept(runs)
             self._requests.end_overdue()
@@ -279,6 +286,7 @@ class Engine:
         if blame is not None:
             self._requests.fail(blame.request_id, blame.error_code, blame.error)
         self._requests.restart()
+        self._executor.reset()
         self.scheduler.reset(self._requests.sequences())
         self._speculation.reset()
         if self.network.device.type == "cpu" and is_out_of_memory(error):

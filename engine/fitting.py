@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from infer.engine.decode_graphs import num_graph_bytes
 from infer.engine.errors import ConfigError
 from infer.engine.kv_cache import fit_num_blocks
 from infer.engine.memory import available_bytes
@@ -86,11 +87,19 @@ def fit_model_len(config: EngineConfig, model_config: Any) -> tuple[int, str]:
     return limit, reason
 
 
-def num_step_bytes(config: EngineConfig, model_config: Any, dtype: torch.dtype) -> int:
-    """What a full step needs besides weights and cache: activations, logits and their float32 copies. An estimate."""
+def num_step_bytes(
+    config: EngineConfig, model_config: Any, dtype: torch.dtype, backend_name: str, max_model_len: int
+) -> int:
+    """What a full step needs besides weights and cache: activations, logits and their float32 copies; and recorded
+    steps, where there are some. An estimate."""
     activations = config.max_num_batched_tokens * model_config.hidden_size * 32 * dtype.itemsize
     num_logits = config.max_num_seqs + (0 if config.speculative == "off" else config.max_num_draft_tokens)
-    return int(activations + num_logits * model_config.vocab_size * (dtype.itemsize + 3 * 4))
+    num_bytes = int(activations + num_logits * model_config.vocab_size * (dtype.itemsize + 3 * 4))
+    if config.records_decodes_by(backend_name):
+        max_blocks = -(-max_model_len // config.block_size)
+        sizes = (model_config.hidden_size, model_config.vocab_size, dtype.itemsize)
+        num_bytes += num_graph_bytes(config.max_num_seqs, max_blocks, *sizes)
+    return num_bytes
 
 
 def fit_cache_sizes(

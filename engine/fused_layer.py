@@ -58,9 +58,10 @@ def fuse_layer(layer: Any) -> FusedDecoderLayer | None:
     if {name: type(part) for name, part in parts.items()} != _PARTS:
         return None
     fused = FusedDecoderLayer(layer)
-    dtype = layer.input_layernorm.weight.dtype
-    hidden = random_hidden(layer.self_attn.hidden_size, dtype)
-    inputs = {"position_embeddings": random_angles(layer.self_attn.head_dim, dtype), "attention_mask": None}
+    weight = layer.input_layernorm.weight
+    hidden = random_hidden(weight.shape[0], weight.dtype, weight.device)
+    angles = random_angles(layer.self_attn.head_dim, weight.dtype, weight.device)
+    inputs = {"position_embeddings": angles, "attention_mask": None}
     before = output_of(layer, hidden, **inputs, attention_context=AttentionRecorder())
     after = fused(hidden, **inputs, attention_context=AttentionRecorder())
     return fused if is_close(before, after) else None

@@ -51,3 +51,9 @@ class FusedGatedMLP(nn.Module):
         gate, up = self.gate_up_proj(hidden).chunk(2, -1)
         output: torch.Tensor = self.down_proj(silu_and_mul(gate, up, backend=self._backend))
         return output
+
+
+def norm_eps(norm: object) -> float | None:
+    """What an RMS norm adds to the mean square, by the names that transformers has for it; None where it has none."""
+    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    return eps if isinstance(eps, float) else None

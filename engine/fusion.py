@@ -1,12 +1,13 @@
 """Modules swapped after loading for ones that run as fewer kernels. The same for every architecture.
 
-All of it concerns models on a CPU. The names that transformers gives say what a module may be; random inputs decide: it
-is swapped only where ours makes the same of them, and then the answer changes by rounding at most.
+The names that transformers gives say what a module may be; random inputs decide: it is swapped only where ours makes
+the same of them, and then the answer changes by rounding at most.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 from infer.engine.fused_attention import fuse_attention
 from infer.engine.fused_layer import fuse_layer
-from infer.engine.fused_modules import FusedGatedMLP, FusedRMSNorm
+from infer.engine.fused_modules import FusedGatedMLP, FusedRMSNorm, norm_eps
 from infer.engine.prepack import can_merge, is_linear, linear_dtype
 from infer.engine.probing import is_close, output_of, random_hidden
 
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 
     from infer.kernels.backend import Backend
 
-_DTYPES = (torch.bfloat16, torch.float32)
+_DTYPES = {
+    "cpu": (torch.bfloat16, torch.float32),
+    "triton": (torch.bfloat16, torch.float16, torch.float32),
+}
+"""Of the models whose modules a backend has kernels for."""
 
 
 def fuse_kernels(model: nn.Module, backend: Backend) -> int:
     """Swap every RMS norm, SiLU-gated feed-forward layer and Llama-like attention layer, and then every layer made of
-    these. Returns how many modules were swapped; none where the kernels are not the CPU's."""
-    if backend.name != "cpu":
+    these. Returns how many modules were swapped; none where the kernels are the reference's."""
+    if backend.name not in _DTYPES:
         return 0
     return _swap(model, partial(_fuse_part, backend=backend)) + _swap(model, fuse_layer)
 
@@ -47,14 +52,16 @@ def _swap(model: nn.Module, fuse: Callable[[Any], nn.Module | None]) -> int:
 
 def _fuse_part(module: Any, *, backend: Backend) -> nn.Module | None:
     """What `module` can be swapped for; None where it is of no known kind, or turns out to compute something else."""
-    if _has_linears(module, "q_proj", "k_proj", "v_proj", "o_proj"):
+    if _has_linears(module, backend, "q_proj", "k_proj", "v_proj", "o_proj"):
         return fuse_attention(module)
-    if type(module).__name__.endswith("RMSNorm") and _suits_kernels(getattr(module, "weight", None)):
-        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-        if not isinstance(eps, float):
+    if type(module).__name__.endswith("RMSNorm") and _suits_kernels(getattr(module, "weight", None), backend):
+        eps = norm_eps(module)
+        if eps is None:
             return None
         return _same(module, FusedRMSNorm(module.weight, eps, backend), len(module.weight), module.weight.dtype)
-    if _has_linears(module, "gate_proj", "up_proj", "down_proj") and can_merge([module.gate_proj, module.up_proj]):
+    if not _has_linears(module, backend, "gate_proj", "up_proj", "down_proj"):
+        return None
+    if can_merge([module.gate_proj, module.up_proj]):
         gate = module.gate_proj
         return _same(module, FusedGatedMLP(module, backend), gate.in_features, linear_dtype(gate))
     return None
@@ -63,26 +70,30 @@ def _fuse_part(module: Any, *, backend: Backend) -> nn.Module | None:
 @torch.inference_mode()
 def _same(module: nn.Module, fused: nn.Module, size: int, dtype: torch.dtype) -> nn.Module | None:
     """`fused`, if it makes of a random input of this size and dtype what `module` makes of it."""
-    hidden = random_hidden(size, dtype)
+    hidden = random_hidden(size, dtype, next(chain(module.parameters(), module.buffers())).device)
     return fused if is_close(output_of(module, hidden), fused(hidden)) else None
 
 
-def _has_linears(module: object, *names: str) -> bool:
+def _has_linears(module: object, backend: Backend, *names: str) -> bool:
     linears = [getattr(module, name, None) for name in names]
     return all(
         is_linear(linear)
-        and linear_dtype(linear) in _DTYPES
-        and next(linear.parameters()).device.type == "cpu"
+        and linear_dtype(linear) in _DTYPES[backend.name]
+        and _is_reached_by(backend, next(chain(linear.parameters(), linear.buffers())))
         and linear.in_features % 16 == 0
         for linear in linears
     )
 
 
-def _suits_kernels(weight: object) -> bool:
-    """Whether it is on a CPU, of a type that the kernels know, and its rows are whole vectors."""
+def _suits_kernels(weight: object, backend: Backend) -> bool:
+    """Whether the kernels know its type, and can reach it, and its rows are whole vectors."""
     return (
         isinstance(weight, torch.Tensor)
-        and weight.dtype in _DTYPES
-        and weight.device.type == "cpu"
+        and weight.dtype in _DTYPES[backend.name]
+        and _is_reached_by(backend, weight)
         and weight.shape[-1] % 16 == 0
     )
+
+
+def _is_reached_by(backend: Backend, tensor: torch.Tensor) -> bool:
+    return backend.name != "cpu" or tensor.device.type == "cpu"

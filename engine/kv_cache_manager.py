@@ -289,8 +289,9 @@ class KVCacheManager:
             self._cache_full_blocks(sequence, min(sequence.num_computed_tokens, sequence.num_tokens))
 
     def _cache_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
-        """Enter the blocks that are full once `num_tokens` tokens are computed."""
-        num_full = num_tokens // self.block_size
+        """Enter the blocks that are full once `num_tokens` tokens are computed. One that a pending token fills has no
+        key yet, and is entered when the token is read."""
+        num_full = min(num_tokens, len(sequence.token_ids)) // self.block_size
         if not self.enable_prefix_caching or num_full <= sequence.num_hashed_blocks:
             return
         hash_full_blocks(sequence.block_hashes, sequence.token_ids, self.block_size)

@@ -40,8 +40,8 @@ def kv_identity(config: EngineConfig, model_config: Any, weights: str, kv_cache:
         "layout": [[str(tensor.dtype), *tensor.shape[1:]] for tensor in tensors],
         "fuse_kernels": config.fuse_kernels,
         "prepack_linears": config.prepack_linears,
-        "shared_prefix_attention": config.shared_prefix_attention,
         "quantization": config.quantization,
+        "shared_prefix_attention": config.shared_prefix_attention,
         "linear_backend": config.linear_backend,
         "torch": torch.__version__,
     }

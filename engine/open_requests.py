@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from infer.engine.generation import cut_short
+from infer.engine.sequence import SequenceStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,8 +73,9 @@ class OpenRequests:
         """Book what was sampled."""
         for sequence, run in runs.items():
             generation = self._generations.get(sequence.request_id)
-            if generation is None:
-                # Of a request that failed by another of its sequences.
+            if generation is None or sequence.status is SequenceStatus.FINISHED:
+                # Of a request that failed by another of its sequences; or it ended by a token that was read when the
+                # next was being computed.
                 continue
             self.suspect = sequence.request_id
             num_before = generation.num_generated_tokens

@@ -6,26 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from infer.kernels.reference.rotary_store_kv import rotary_embedding
+from infer.kernels.reference.rotary_store_kv import norm_heads, rotary_embedding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from infer.engine.attention import AttentionCall
 
-_TOLERANCES = {torch.bfloat16: 2**-6, torch.float32: 2**-14}
+_TOLERANCES = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2**-14}
 """Relative and absolute, for values about 1."""
 
 
 class AttentionRecorder:
-    """An attention that gives back the values of each head's group, and remembers what it was asked for, the rotary
-    embedding applied."""
+    """An attention that gives back the values of each head's group, and remembers what it was asked for, norms and
+    rotary embedding applied."""
 
     def __init__(self) -> None:
         self.call: AttentionCall | None = None
         self.unknown: dict[str, Any] = {}
 
     def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
+        call.query, call.key = norm_heads(call.query, call.key, call.norms)
         if call.rotary is not None:
             call.query, call.key = (rotary_embedding(heads, *call.rotary) for heads in (call.query, call.key))
         self.call = call
@@ -33,14 +34,16 @@ class AttentionRecorder:
         return call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], 1)
 
 
-def random_hidden(size: int, dtype: torch.dtype) -> torch.Tensor:
+def random_hidden(size: int, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
     """`[1, 3, size]`, the same at every call."""
-    return torch.randn(1, 3, size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return torch.randn(1, 3, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
 
 
-def random_angles(head_dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def random_angles(
+    head_dim: int, dtype: torch.dtype, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """In the places of cosines and sines, `[1, 3, head_dim]` each, the same at every call."""
-    cos, sin = torch.randn(2, 1, 3, head_dim, generator=torch.Generator().manual_seed(1)).to(dtype)
+    cos, sin = torch.randn(2, 1, 3, head_dim, generator=torch.Generator().manual_seed(1)).to(device, dtype)
     return cos, sin
 
 

@@ -7,36 +7,31 @@ all of these.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from infer.engine.logits import apply_penalties, apply_rules
 from infer.engine.request import TokenLogprob
 from infer.engine.sampling_row import LogitsRules, SamplingRow, compile_rules, prompt_vocabulary
 from infer.engine.seeding import uniforms
-from infer.kernels.argmax import argmax
-from infer.kernels.reference.argmax import at, in_blocks
+from infer.kernels import reference
+from infer.kernels.reference.argmax import at
+from infer.kernels.sampling import NUM_DRAW_PARAMETERS, DrawParameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from infer.engine.sampling_params import SamplingParams
+    from infer.kernels.backend import SampleTokens
 
 _CHUNK_SIZE = 2**21
 """Logits that a CPU works on at a time: a float32 copy stays in its cache, and memory does not grow with the batch."""
-
-_LEAST_EXPONENT = -87.0
-"""exp() is up to a hundred times as slow where its result is no normal float32."""
-
-_LEAST_WEIGHT = 2e-38
-"""Just above exp(_LEAST_EXPONENT): what is not above it is taken for 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +48,21 @@ class Sampler:
     """Knows the vocabulary; holds nothing of a row. A row's draw depends on its seed and on how many tokens it has
     generated, never on its neighbours, their order, or a preemption.
 
-    `encode` turns text into token ids without special tokens.
+    `encode` turns text into token ids without special tokens, `sample_tokens` serves the device of the logits.
     """
 
     def __init__(
-        self, *, vocab_size: int, eos_token_ids: Collection[int], encode: Callable[[str], Sequence[int]]
+        self,
+        *,
+        vocab_size: int,
+        eos_token_ids: Collection[int],
+        encode: Callable[[str], Sequence[int]],
+        sample_tokens: SampleTokens = reference.sample_tokens,
     ) -> None:
         self.vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._encode = encode
+        self._sample_tokens = sample_tokens
         self._compiled: tuple[SamplingParams, LogitsRules | None] | None = None
 
     def row(
@@ -95,18 +96,57 @@ class Sampler:
             num_logprobs,
         )
 
-    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
-        """One token for each of `rows` from `logits` [num_rows, vocab_size], which are not changed."""
+    def sample(
+        self, logits: Tensor, rows: Sequence[SamplingRow], num_pending: Sequence[int] | None = None
+    ) -> list[SampledToken]:
+        """One token for each of `rows` from `logits` [num_rows, vocab_size], which are not changed.
+
+        `num_pending` tokens of a row are not among its output yet; none of one with rules or penalties.
+        """
         assert len(logits) == len(rows), (len(logits), len(rows))
-        maxima, token_ids = argmax(logits)
-        # NaN spreads to the maximum, so the check costs nothing; an infinite one leaves no distribution either.
-        is_finite = maxima.isfinite().tolist()
-        indices = [index for index, row in enumerate(rows) if is_finite[index] and not row.is_plain]
+        is_drawn = [row.is_direct and not row.params.is_greedy for row in rows]
+        pending = [0] * len(rows) if num_pending is None else num_pending
+        num_output_tokens = [len(row.output_token_ids) + more for row, more in zip(rows, pending, strict=True)]
+        token_ids = self._sample_tokens(logits, _draw_parameters(rows, is_drawn, num_output_tokens, _stage_to(logits)))
+        is_finite = (token_ids >= 0).tolist()
+        indices = [index for index, row in enumerate(rows) if is_finite[index] and not row.is_direct]
         for chunk in _chunks(logits, indices):
-            token_ids[chunk] = _choose(_select_float32(logits, chunk), [rows[index] for index in chunk])
+            token_ids[chunk] = self._sample_changed(_select_float32(logits, chunk), [rows[index] for index in chunk])
         logprobs = _logprobs(logits, token_ids, rows)
         chosen = enumerate(zip(token_ids.tolist(), is_finite, strict=True))
         return [_result(token_id, finite, logprobs.get(index)) for index, (token_id, finite) in chosen]
+
+    def choose(
+        self,
+        logits: Tensor,
+        rows: Sequence[SamplingRow],
+        num_output_tokens: Sequence[int],
+        stage: Callable[[NDArray[np.float64]], Tensor],
+    ) -> Tensor:
+        """The tokens of rows that are left to the device, int64 [num_rows], -1 where logits are not finite.
+
+        Nothing is waited for. `num_output_tokens` counts the tokens that are not read yet; `stage` takes an array to
+        the logits.
+        """
+        is_drawn = [not row.params.is_greedy for row in rows]
+        return self._sample_tokens(logits, _draw_parameters(rows, is_drawn, num_output_tokens, stage))
+
+    def _sample_changed(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """Tokens [num_rows], -1 where all are barred. Works in place on `logits`, float32 with finite maxima."""
+        apply_rules(logits, rows)
+        apply_penalties(logits, rows)
+        is_drawn = [not row.params.is_greedy for row in rows]
+        num_output_tokens = [len(row.output_token_ids) for row in rows]
+        return self._sample_tokens(logits, _draw_parameters(rows, is_drawn, num_output_tokens, _stage_to(logits)))
+
+
+def sampled_token(token_id: int) -> SampledToken:
+    """What `Sampler.choose` has chosen for a row."""
+    return _result(token_id, token_id >= 0, None)
+
+
+def _stage_to(logits: Tensor) -> Callable[[NDArray[np.float64]], Tensor]:
+    return lambda values: torch.from_numpy(values).to(logits.device)
 
 
 def _result(token_id: int, is_finite: bool, logprob: TokenLogprob | None) -> SampledToken:
@@ -115,71 +155,24 @@ def _result(token_id: int, is_finite: bool, logprob: TokenLogprob | None) -> Sam
     return SampledToken(token_id, logprob) if token_id >= 0 else SampledToken(-1, error_code="constraint_error")
 
 
-def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Tokens [num_rows], -1 where all are barred. Works in place on `logits`, float32 with finite maxima."""
-    apply_rules(logits, rows)
-    apply_penalties(logits, rows)
-    maxima, token_ids = argmax(logits)
-    is_finite = maxima.isfinite()
-    token_ids[~is_finite] = -1
-    indices = [index for index, finite in enumerate(is_finite.tolist()) if finite and not rows[index].params.is_greedy]
-    if indices:
-        drawn = logits if len(indices) == len(rows) else _select_float32(logits, indices)
-        token_ids[indices] = _draw(drawn, maxima[indices], [rows[index] for index in indices])
-    return token_ids
-
-
-def _draw(logits: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Tokens drawn by inverting the cumulative distribution, in the order of the vocabulary. Works in place."""
-    temperature = torch.tensor([row.params.temperature for row in rows], dtype=torch.float32, device=logits.device)
-    weights = logits.sub_(maxima[:, None]).div_(temperature[:, None]).clamp_(min=_LEAST_EXPONENT).exp_()
-    torch.threshold_(weights, _LEAST_WEIGHT, 0.0)
-    _cut_improbable(weights, rows)
-    draws = uniforms([row.seed for row in rows], [len(row.output_token_ids) for row in rows])
-    return _find_mass(weights, torch.from_numpy(draws).to(logits.device))
-
-
-def _cut_improbable(weights: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Zero the weights that min_p, top_k and top_p leave out. The greatest weight of a row is 1.
-
-    Each of the three is a least weight, so tokens that tie with the last one kept are kept too, as transformers and
-    vLLM do for top_k: what is kept does not hang on how a sort breaks ties.
-    """
-    device, vocab_size = weights.device, weights.shape[-1]
-    floor = torch.tensor([row.params.min_p for row in rows], dtype=torch.float32, device=device)
-    num_cut = [vocab_size - row.params.top_k if 0 < row.params.top_k < vocab_size else 0 for row in rows]
-    ranked = [index for index, row in enumerate(rows) if num_cut[index] or row.params.top_p < 1.0]
-    if ranked:
-        ascending = _sorted(weights if len(ranked) == len(rows) else weights[ranked])
-        floors = floor[ranked]
-        if any(num_cut):
-            least = torch.tensor([num_cut[index] for index in ranked], device=device)
-            floors = torch.maximum(floors, at(ascending, least))
-        _zero_below(ascending, floors)
-        tail = torch.tensor([1.0 - rows[index].params.top_p for index in ranked], dtype=torch.float64, device=device)
-        floor[ranked] = at(ascending, _find_mass(ascending, tail))
-    _zero_below(weights, floor)
-
-
-def _find_mass(weights: Tensor, shares: Tensor) -> Tensor:
-    """Per row, the first index up to which the weights sum to more than `shares` (float64, [0, 1)) of all of them.
-
-    Its weight is never 0. Whole blocks are summed first: a running sum over the vocabulary is ten times as slow.
-    """
-    blocks = in_blocks(weights, 0.0)
-    sums = blocks.sum(-1)
-    index, rest = _first_above(sums, shares * sums.sum(-1, dtype=torch.float64))
-    within, _ = _first_above(at(blocks, index), rest)
-    return index * blocks.shape[-1] + within
-
-
-def _first_above(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row, the first index up to which `weights` sum to more than the target, and what it leaves of the target."""
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    # Rounding may put a target at or over the total: then it is the last index with a weight.
-    targets = torch.minimum(targets, cumulative[:, -1].nextafter(targets.new_zeros(())))
-    index = (cumulative <= targets[:, None]).sum(-1)
-    return index, targets - at(F.pad(cumulative, (1, 0)), index)
+def _draw_parameters(
+    rows: Sequence[SamplingRow],
+    is_drawn: Sequence[bool],
+    num_output_tokens: Sequence[int],
+    stage: Callable[[NDArray[np.float64]], Tensor],
+) -> DrawParameters:
+    """Rows that are not drawn take their most probable token."""
+    values = np.zeros((NUM_DRAW_PARAMETERS, len(rows)))
+    drawn = [index for index, each in enumerate(is_drawn) if each]
+    params = [rows[index].params for index in drawn]
+    if drawn:
+        values[:4, drawn] = np.array(
+            [[each.temperature, each.min_p, max(0, each.top_k), each.top_p] for each in params]
+        ).T
+        seeds, positions = [rows[index].seed for index in drawn], [num_output_tokens[index] for index in drawn]
+        values[4, drawn] = uniforms(seeds, positions)
+    truncates = any(each.min_p > 0.0 or each.top_k > 0 or each.top_p < 1.0 for each in params)
+    return DrawParameters(stage(values), bool(drawn), truncates)
 
 
 def _chunks(logits: Tensor, indices: list[int]) -> Iterator[list[int]]:
@@ -193,23 +186,6 @@ def _select_float32(rows: Tensor, indices: list[int]) -> Tensor:
     if end - begin == len(indices):
         return rows[begin:end].to(torch.float32, copy=True)
     return rows.index_select(0, torch.tensor(indices, device=rows.device)).to(torch.float32)
-
-
-def _zero_below(weights: Tensor, floor: Tensor) -> None:
-    """In place. A mask of floats is three times as fast on a CPU as one of booleans."""
-    if not floor.any():
-        return
-    weights.mul_(torch.ge(weights, floor[:, None], out=torch.empty_like(weights)))
-
-
-def _sorted(weights: Tensor) -> Tensor:
-    """A sorted copy, ascending. On a CPU by numpy: values alone and with vector instructions, 14 times as fast."""
-    if not weights.is_cpu:
-        return weights.sort(-1).values
-    values = weights.numpy().copy()
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(np.ndarray.sort, np.array_split(values, torch.get_num_threads())))
-    return torch.from_numpy(values)
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) -> dict[int, TokenLogprob]:

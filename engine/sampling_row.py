@@ -52,6 +52,16 @@ class SamplingRow:
         """Whether the next token is simply the most probable one."""
         return self.rules is None and self.params.is_greedy and not self.params.has_penalties
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the next token is chosen from the logits as they are."""
+        return self.rules is None and not self.params.has_penalties
+
+    @property
+    def is_left_to_device(self) -> bool:
+        """Whether the next token is chosen without the host, and nothing but the token is wanted."""
+        return self.is_direct and self.num_logprobs is None
+
     def ahead(self, draft_token_ids: Sequence[int]) -> list[SamplingRow]:
         """This row, and as it will be after each of the drafts if all up to it turn out to be sampled."""
         if self.is_plain:

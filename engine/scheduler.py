@@ -41,8 +41,6 @@ _QUEUES: dict[str, type[FCFSQueue | PriorityQueue]] = {"fcfs": FCFSQueue, "prior
 
 _CANDIDATES_PER_SEQUENCE = 4
 
-_NONE_ACCEPTED: Mapping[Sequence, int] = {}
-
 
 class _Outcome(Enum):
     """What came of a waiting sequence in a step."""
@@ -99,9 +97,12 @@ class Scheduler:
         scheduled = plan.scheduled()
         return plan.output(scheduled, self.kv_cache_manager.plan_transfers(scheduled))
 
-    def update(self, output: SchedulerOutput, num_accepted: Mapping[Sequence, int] = _NONE_ACCEPTED) -> None:
-        """Book what the step computed and copied. `num_accepted` of the drafts of a sequence were right, from the first
-        one on; the others' keys and values are left behind in slots that are written again before they are read."""
+    def update(
+        self, output: SchedulerOutput, num_accepted: Mapping[Sequence, int] = {}, pending: Iterable[Sequence] = ()
+    ) -> None:
+        """Book what the step computes and copies. `num_accepted` of the drafts of a sequence were right, from the first
+        one on; the others' keys and values are left behind in slots that are written again before they are read. The
+        tokens sampled of those in `pending` are not read yet."""
         before = replace(self.counters)
         self.counters.book_transfers(output.transfers)
         self.kv_cache_manager.commit()
@@ -115,6 +116,8 @@ class Scheduler:
                 sequence.draft_token_ids.clear()
                 self.kv_cache_manager.trim(sequence)
             sequence.max_computed_tokens = max(sequence.num_computed_tokens, sequence.max_computed_tokens)
+        for sequence in pending:
+            sequence.num_pending_tokens += 1
         self.num_steps += 1
         self.last_step = record_step(self, output, before)
 
@@ -168,8 +171,7 @@ class Scheduler:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             left = sequence.num_tokens - sequence.num_computed_tokens
-            if sequence.awaits_choice:
-                assert left == 0, sequence
+            if sequence.is_idle:
                 continue
             num_new_tokens = self._prefills.cut(left, plan.token_budget, num_long)
             num_long -= num_new_tokens < left
@@ -267,7 +269,7 @@ class Scheduler:
     def _next_waiting(self) -> list[Sequence]:
         """More than a step admits, since some are passed over, but not all: the queue can be long."""
         may_begin = self.pause is Pause.NOTHING
-        can_go_on = (each for each in self.waiting if not each.awaits_choice and (may_begin or each.was_begun))
+        can_go_on = (each for each in self.waiting if not each.is_idle and (may_begin or each.was_begun))
         return list(islice(can_go_on, _CANDIDATES_PER_SEQUENCE * self.limits.max_num_seqs))
 
     def _admit(self, sequence: Sequence, prefix: CachedPrefix, plan: StepPlan) -> None:

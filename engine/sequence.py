@@ -28,7 +28,9 @@ class Sequence:
     token_ids   |----- prompt -----|-- generated --| drafts |
                 |---- num_computed_tokens ---|     what is left, a step hands out
 
-    Drafts are guesses at what comes next: computed like tokens, and kept where they turn out to be what is sampled.
+    Where steps overlap, the last generated token may be pending: it counts, and the next step can compute it, but only
+    the device knows which it is. Drafts are guesses at what comes next: computed like tokens, and kept where they turn
+    out to be what is sampled.
     """
 
     __slots__ = (
@@ -46,6 +48,7 @@ class Sequence:
         "num_computed_tokens",
         "num_hashed_blocks",
         "num_passed_blocks",
+        "num_pending_tokens",
         "num_prompt_tokens",
         "output_token_ids",
         "request",
@@ -71,6 +74,8 @@ class Sequence:
         self.output_token_ids: list[int] = []
         self.draft_token_ids: list[int] = []
         """Proposed before a step, cut by its plan to what it computes, gone after it."""
+        self.num_pending_tokens = 0
+        """Sampled behind `token_ids`, and not read yet."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None
@@ -106,12 +111,26 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids) + self.num_pending_tokens
+
+    @property
+    def awaits_end(self) -> bool:
+        """Whether the last token that it may have is pending: there is nothing to compute until it is read."""
+        return self.num_pending_tokens > 0 and self.num_output_tokens >= self.max_output_tokens
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compute before something else is known."""
+        return self.awaits_choice or self.awaits_end
 
     @property
     def num_tokens_with_spec(self) -> int:
         """What the cache has to catch up with."""
-        return len(self.token_ids) + len(self.draft_token_ids)
+        return self.num_tokens + len(self.draft_token_ids)
 
     @property
     def max_draft_tokens(self) -> int:
@@ -135,11 +154,14 @@ class Sequence:
         return child
 
     def lose_cache(self) -> None:
-        """Be as one that waits and holds nothing. Its blocks are its former holder's business."""
+        """Be as one that waits and holds nothing, and of which nothing is pending. Its blocks are its former holder's
+        business."""
         self.status = SequenceStatus.WAITING
-        self.num_computed_tokens = self.num_hashed_blocks = self.num_passed_blocks = 0
+        self.num_computed_tokens = self.num_hashed_blocks = self.num_passed_blocks = self.num_pending_tokens = 0
         self.draft_token_ids, self.block_table, self.host_blocks = [], [], []
 
     def append(self, token_id: int) -> None:
+        """The one that was pending, where one was."""
+        self.num_pending_tokens = max(0, self.num_pending_tokens - 1)
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)

@@ -32,7 +32,8 @@ def sample_runs(
         return {}
     if len(all_rows) > len(logits):
         logits = logits[_indices(rows)]
-    sampled = iter(sampler.sample(logits, all_rows))
+    num_pending = [sequence.num_pending_tokens for sequence, rows_of in rows.items() for _ in rows_of]
+    sampled = iter(sampler.sample(logits, all_rows, num_pending))
     return {
         sequence: accept_drafts(sequence, list(islice(sampled, len(rows_of)))) for sequence, rows_of in rows.items()
     }

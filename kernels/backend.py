@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from infer.kernels.attention_metadata import AttentionMetadata
     from infer.kernels.grouped_weight import GroupedWeight
+    from infer.kernels.head_norms import HeadNorms
     from infer.kernels.kv_pages import KVPages
     from infer.kernels.quant_kernels import QuantKernels
+    from infer.kernels.sampling import DrawParameters
 
 BackendName = Literal["reference", "cpu", "triton"]
 
@@ -93,6 +95,7 @@ class RotaryStoreKV(Protocol):
         sin: torch.Tensor,
         pages: KVPages,
         slot_mapping: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor: ...
 
 
@@ -100,6 +103,12 @@ class SiluAndMul(Protocol):
     """See `infer.kernels.activation`."""
 
     def __call__(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor: ...
+
+
+class SampleTokens(Protocol):
+    """See `infer.kernels.sampling`."""
+
+    def __call__(self, logits: torch.Tensor, parameters: DrawParameters) -> torch.Tensor: ...
 
 
 class DequantLinear(Protocol):
@@ -122,6 +131,7 @@ class Backend:
     rms_norm: RMSNorm
     add_rms_norm: AddRMSNorm
     silu_and_mul: SiluAndMul
+    sample_tokens: SampleTokens
     dequant_linear: DequantLinear
     quant: QuantKernels
     fallback_reason: str | None = None
@@ -191,6 +201,7 @@ def _load(name: str) -> Backend:
 
     if name == "cpu":
         from infer.kernels import cpu
+        from infer.kernels.argmax import argmax
 
         return Backend(
             "cpu",
@@ -201,6 +212,7 @@ def _load(name: str) -> Backend:
             cpu.rms_norm,
             cpu.add_rms_norm,
             cpu.silu_and_mul,
+            partial(reference.sample_tokens, find_maxima=argmax),
             cpu.dequant_linear,
             cpu.QUANT_KERNELS,
         )
@@ -211,13 +223,14 @@ def _load(name: str) -> Backend:
             "triton",
             triton.allocate_kv_cache,
             triton.store_kv,
-            partial(reference.rotary_store_kv, store_kv=triton.store_kv),
+            triton.rotary_store_kv,
             triton.paged_attention,
-            reference.rms_norm,
-            reference.add_rms_norm,
-            reference.silu_and_mul,
+            triton.rms_norm,
+            triton.add_rms_norm,
+            triton.silu_and_mul,
+            triton.sample_tokens,
             reference.dequant_linear,
-            reference.QUANT_KERNELS,
+            triton.QUANT_KERNELS,
         )
     return Backend(
         "reference",
@@ -228,6 +241,7 @@ def _load(name: str) -> Backend:
         reference.rms_norm,
         reference.add_rms_norm,
         reference.silu_and_mul,
+        reference.sample_tokens,
         reference.dequant_linear,
         reference.QUANT_KERNELS,
     )

@@ -187,4 +187,4 @@ def _normalise_rows(arithmetic: Any, step: int, first: int, end: int) -> None:
     normed = NormedRows(product.panels, product.out_features, load_float(step + _EPS))
     for row in range(first, end):
         source, target = product.left + row * product.left_bytes, product.out + row * product.out_bytes
-        normalise(arithmetic, normed, source, target)
+        normalise(arithmetic, source, target, normed.weight, normed.size, normed.eps)

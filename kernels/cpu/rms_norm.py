@@ -70,7 +70,7 @@ def add_and_normalise(arithmetic: Any, call: Any, row: int, target: int) -> None
         total = call.total + row * row_bytes
         _add(arithmetic, source, call.residual + row * row_bytes, total, row_bytes)
         source = total
-    normalise(arithmetic, call, source, target)
+    normalise(arithmetic, source, target, call.weight, call.size, call.eps)
 
 
 @compiled
@@ -81,21 +81,20 @@ def _add(arithmetic: Any, left: int, right: int, total: int, row_bytes: int) -> 
 
 
 @compiled
-def normalise(arithmetic: Any, call: Any, source: int, target: int) -> None:
-    """One row; `call` has `weight`, `size` and `eps`."""
+def normalise(arithmetic: Any, source: int, target: int, weight: int, size: int, eps: float) -> None:
+    """One row of `size` elements. `target` may be `source`."""
     step = LANES * element_bytes(arithmetic)
-    row_bytes = call.size * element_bytes(arithmetic)
+    row_bytes = size * element_bytes(arithmetic)
     squares = splat(float32(0.0))
     for offset in range(0, row_bytes, step):
         elements = load_elements(arithmetic, source + offset)
         squares = multiply_add(elements, elements, squares)
-    mean = sum_of_lanes(squares) / float32(call.size)
-    scale = splat(float32(1.0) / float32(math.sqrt(mean + call.eps)))
+    mean = sum_of_lanes(squares) / float32(size)
+    scale = splat(float32(1.0) / float32(math.sqrt(mean + eps)))
     for offset in range(0, row_bytes, step):
         # Rounded before the weight, as the definition has it.
         normalised = round_elements(arithmetic, multiply(load_elements(arithmetic, source + offset), scale))
-        weight = load_elements(arithmetic, call.weight + offset)
-        store_elements(arithmetic, multiply(normalised, weight), target + offset)
+        store_elements(arithmetic, multiply(normalised, load_elements(arithmetic, weight + offset)), target + offset)
 
 
 _worker = row_worker(Norm, _normalise_row)

@@ -19,12 +19,14 @@ from infer.kernels.cpu.compiler import compiled
 from infer.kernels.cpu.layout import TILE, addresses_and_format, block_size_of
 from infer.kernels.cpu.llvm import LANES
 from infer.kernels.cpu.operands import element_bytes, load_elements, round_elements, store_elements
+from infer.kernels.cpu.rms_norm import normalise
 from infer.kernels.cpu.row_wise import row_worker, run_rows
 from infer.kernels.cpu.simd import add, load_int64, multiply, splat
 
 if TYPE_CHECKING:
     import torch
 
+    from infer.kernels.head_norms import HeadNorms
     from infer.kernels.kv_pages import KVPages
 
 
@@ -43,6 +45,10 @@ class Turn(NamedTuple):
     value_head_bytes: int
     cos: int
     sin: int
+    query_norm: int
+    """The weight by which each query is normed first; 0 where none is."""
+    key_norm: int
+    eps: float
     turned: int
     """`[num_tokens, num_heads + num_kv_heads, head_dim]`, contiguous: queries, then keys."""
     key_cache: int
@@ -67,6 +73,7 @@ def rotary_store_kv(
     sin: torch.Tensor,
     pages: KVPages,
     slot_mapping: torch.Tensor,
+    norms: HeadNorms | None = None,
 ) -> torch.Tensor:
     """The query that it returns is a view whose tokens lie apart."""
     assert query.dtype == value.dtype, (query.dtype, value.dtype)
@@ -84,6 +91,7 @@ def rotary_store_kv(
         *address_and_strides(value),
         cos.data_ptr(),
         sin.data_ptr(),
+        *((0, 0, 0.0) if norms is None else (norms.query_weight.data_ptr(), norms.key_weight.data_ptr(), norms.eps)),
         turned.data_ptr(),
         *addresses_and_format(pages),
         slot_mapping.data_ptr(),
@@ -105,19 +113,30 @@ def _turn_and_store(arithmetic: Any, call: Any, token: int) -> None:
     turned = call.turned + token * (call.num_heads + call.num_kv_heads) * dim_bytes
     query = call.query + token * call.query_token_bytes
     for head in range(call.num_heads):
-        _turn(arithmetic, query + head * call.query_head_bytes, cos, sin, dim_bytes, turned + head * dim_bytes)
+        source = query + head * call.query_head_bytes
+        _norm_and_turn(arithmetic, call, source, call.query_norm, cos, sin, turned + head * dim_bytes)
     turned += call.num_heads * dim_bytes
     slot = load_int64(call.slot_mapping + 8 * token)
     key, value = call.key + token * call.key_token_bytes, call.value + token * call.value_token_bytes
     for head in range(call.num_kv_heads):
-        _turn(arithmetic, key + head * call.key_head_bytes, cos, sin, dim_bytes, turned + head * dim_bytes)
+        source = key + head * call.key_head_bytes
+        _norm_and_turn(arithmetic, call, source, call.key_norm, cos, sin, turned + head * dim_bytes)
         tile = tile_of(call, slot, head)
         store_key(arithmetic, call, turned + head * dim_bytes, tile, slot % TILE)
         store_value(arithmetic, call, value + head * call.value_head_bytes, tile, slot % TILE)
 
 
 @compiled
+def _norm_and_turn(arithmetic: Any, call: Any, source: int, weight: int, cos: int, sin: int, target: int) -> None:
+    if weight != 0:
+        normalise(arithmetic, source, target, weight, call.head_dim, call.eps)
+        source = target
+    _turn(arithmetic, source, cos, sin, call.head_dim * element_bytes(arithmetic), target)
+
+
+@compiled
 def _turn(arithmetic: Any, source: int, cos: int, sin: int, dim_bytes: int, target: int) -> None:
+    """`target` may be `source`."""
     half = dim_bytes // 2
     minus = splat(float32(-1.0))
     for offset in range(0, half, LANES * element_bytes(arithmetic)):

@@ -7,6 +7,7 @@ from infer.kernels.reference.paged_attention import paged_attention
 from infer.kernels.reference.quant_linear import QUANT_KERNELS
 from infer.kernels.reference.rms_norm import add_rms_norm, rms_norm
 from infer.kernels.reference.rotary_store_kv import rotary_store_kv
+from infer.kernels.reference.sampling import sample_tokens
 from infer.kernels.reference.store_kv import store_kv
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "paged_attention",
     "rms_norm",
     "rotary_store_kv",
+    "sample_tokens",
     "silu_and_mul",
     "store_kv",
 ]

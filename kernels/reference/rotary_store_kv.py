@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from infer.kernels.reference.rms_norm import rms_norm
 from infer.kernels.reference.store_kv import store_kv as store_in_reference_cache
 
 if TYPE_CHECKING:
     from infer.kernels.backend import StoreKV
+    from infer.kernels.head_norms import HeadNorms
     from infer.kernels.kv_pages import KVPages
 
 
@@ -31,9 +33,18 @@ def rotary_store_kv(
     sin: torch.Tensor,
     pages: KVPages,
     slot_mapping: torch.Tensor,
+    norms: HeadNorms | None = None,
     *,
     store_kv: StoreKV = store_in_reference_cache,
 ) -> torch.Tensor:
     """As `infer.kernels.rotary_store_kv.rotary_store_kv`, for whichever cache `store_kv` knows."""
+    query, key = norm_heads(query, key, norms)
     store_kv(rotary_embedding(key, cos, sin), value, pages, slot_mapping)
     return rotary_embedding(query, cos, sin)
+
+
+def norm_heads(query: torch.Tensor, key: torch.Tensor, norms: HeadNorms | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as they are where there are no norms."""
+    if norms is None:
+        return query, key
+    return rms_norm(query, norms.query_weight, norms.eps), rms_norm(key, norms.key_weight, norms.eps)

@@ -54,16 +54,13 @@ def attend_keys(
     first_key: tl.tensor,
     end_key: tl.tensor,
     scale: tl.tensor,
-    key_block_stride: tl.tensor,
-    key_token_stride: tl.tensor,
-    value_block_stride: tl.tensor,
-    value_token_stride: tl.tensor,
-    scale_block_stride: tl.tensor,
     is_fp8: tl.constexpr,
     all_visible: tl.constexpr,
+    is_causal: tl.constexpr,
     sliding_window: tl.constexpr,
     softcap: tl.constexpr,
     block_size: tl.constexpr,
+    num_kv_heads: tl.constexpr,
     head_dim: tl.constexpr,
     head_dim_padded: tl.constexpr,
     value_head_dim: tl.constexpr,
@@ -74,6 +71,7 @@ def attend_keys(
 
     query: `[num_rows, head_dim_padded]`, block_table_ptr: of the sequence, the other pointers: of the KV head.
     all_visible: every row sees every key of the range, whose length is then a multiple of `num_keys`.
+    is_causal: otherwise a row sees the keys of the range up to its own position; if not, all of them.
     """
     offsets = tl.arange(0, num_keys)
     dims = tl.arange(0, head_dim_padded)
@@ -83,8 +81,9 @@ def attend_keys(
     for tile_start in range(first_key, end_key, num_keys):
         positions = tile_start + offsets
         blocks = block_ids.to(tl.int64)
-        key_offsets = blocks * key_block_stride + positions % block_size * key_token_stride
-        value_offsets = blocks * value_block_stride + positions % block_size * value_token_stride
+        slots = blocks * block_size + positions % block_size
+        key_offsets = slots * (num_kv_heads * head_dim)
+        value_offsets = slots * (num_kv_heads * value_head_dim)
         # The next tile's block ids are loaded here, so that the loads below depend on nothing of their own iteration
         # and stay in flight for as many tiles as there are stages.
         next_positions = positions + num_keys
@@ -98,7 +97,7 @@ def attend_keys(
         key = tl.load(key_ptr + key_offsets[:, None] + dims[None, :], mask=key_mask, other=0.0)
         value = tl.load(value_ptr + value_offsets[:, None] + value_dims[None, :], mask=value_mask, other=0.0)
         if key_scales_ptr is not None:
-            scale_offsets = blocks * scale_block_stride + positions % block_size
+            scale_offsets = blocks * (num_kv_heads * block_size) + positions % block_size
             key_scales = load_scales(key_scales_ptr + scale_offsets, positions < end_key, is_fp8)
             value_scales = load_scales(value_scales_ptr + scale_offsets, positions < end_key, is_fp8)
             key = fractions(key, is_fp8, query.dtype)
@@ -113,7 +112,9 @@ def attend_keys(
         else:
             scores *= scale * LOG2_E
         if not all_visible:
-            visible = (positions[None, :] <= query_positions[:, None]) & (positions < end_key)[None, :]
+            visible = (positions < end_key)[None, :]
+            if is_causal:
+                visible = visible & (positions[None, :] <= query_positions[:, None])
             if sliding_window > 0:
                 visible = visible & (positions[None, :] > query_positions[:, None] - sliding_window)
             scores = tl.where(visible, scores, float("-inf"))

@@ -27,10 +27,11 @@ def paged_attention(
 ) -> torch.Tensor:
     """As `infer.kernels.paged_attention.paged_attention`, on pages as `infer.kernels.reference.kv_cache` lays them out.
 
-    The last dimension of every tensor must be contiguous. Accumulates in float32.
+    The last dimension of the query must be contiguous. Accumulates in float32.
     """
-    tensors = (query, *pages.tensors(), metadata.block_table)
+    tensors = (query, metadata.block_table)
     assert all(tensor.stride(-1) == 1 for tensor in tensors), [tensor.stride() for tensor in tensors]
+    assert all(tensor.is_contiguous() for tensor in pages.tensors()), [tensor.stride() for tensor in pages.tensors()]
     output = query.new_empty(*query.shape[:2], pages.value.shape[-1])
     arguments = (output, query, layout_of(pages), metadata, scale, sliding_window, softcap, sinks)
     if metadata.num_decodes > 0:

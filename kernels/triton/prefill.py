@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 import triton
 import triton.language as tl
 
 from infer.kernels.triton.attend_keys import attend_keys, initial_softmax
+from infer.kernels.triton.query_tiles import ENTRY_SIZE, QueryTiles, list_query_tiles
 from infer.kernels.triton.tile_shape import padded, prefill_tile
 
 if TYPE_CHECKING:
-    import torch
-
     from infer.kernels.attention_metadata import AttentionMetadata
     from infer.kernels.triton.quantized import Layout
+
+_ENTRY_SIZE = tl.constexpr(ENTRY_SIZE)
 
 
 def prefill_attention(
@@ -31,15 +33,12 @@ def prefill_attention(
     sinks: torch.Tensor | None,
 ) -> None:
     """Writes the rows of `output` that belong to the sequences behind the first `num_decodes`."""
-    num_tokens, num_heads, head_dim = query.shape
+    _, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, value_head_dim = pages.value.shape
     group_size = num_heads // num_kv_heads
-    num_seqs = metadata.seq_lens.shape[0]
     tile = prefill_tile(metadata.max_query_len, group_size, head_dim, query.element_size())
-    queries_per_tile = tile.num_rows // group_size
-    # The kernel finds the sequence of a tile; this bounds their number without asking the device.
-    num_tiles = (num_tokens - metadata.num_decodes) // queries_per_tile + num_seqs - metadata.num_decodes
-    prefill_kernel[(num_tiles, num_kv_heads)](
+    tiles = _tiles(query, metadata, tile.num_rows // group_size)
+    attend_tiles_kernel[(tiles.entries.shape[0], num_kv_heads)](
         output,
         query,
         pages.key,
@@ -47,30 +46,19 @@ def prefill_attention(
         pages.key_scales,
         pages.value_scales,
         metadata.block_table,
-        metadata.query_start_loc,
-        metadata.seq_lens,
+        tiles.entries,
+        tiles.num_entries,
         sinks,
-        metadata.num_decodes,
-        num_seqs,
         scale,
-        output.stride(0),
-        output.stride(1),
         query.stride(0),
         query.stride(1),
-        pages.key.stride(0),
-        pages.key.stride(1),
-        pages.key.stride(2),
-        pages.value.stride(0),
-        pages.value.stride(1),
-        pages.value.stride(2),
-        pages.scale_block_stride,
-        pages.scale_head_stride,
         metadata.block_table.stride(0),
         is_fp8=pages.is_fp8,
         sliding_window=sliding_window,
         softcap=softcap,
         group_size=group_size,
         block_size=block_size,
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         head_dim_padded=padded(head_dim),
         value_head_dim=value_head_dim,
@@ -83,9 +71,19 @@ def prefill_attention(
     )
 
 
+def _tiles(query: torch.Tensor, metadata: AttentionMetadata, queries_per_tile: int) -> QueryTiles:
+    """The same object for all layers of a step. A graph that is being captured makes its own, as in `decode`."""
+    is_captured = query.is_cuda and torch.cuda.is_current_stream_capturing()
+    key = ("triton prefill", queries_per_tile, is_captured)
+    plans: dict[Any, QueryTiles] = metadata.plans
+    if key not in plans:
+        plans[key] = list_query_tiles(metadata, queries_per_tile)
+    return plans[key]
+
+
 # What changes from step to step must not lead to a compilation for its divisors.
-@triton.jit(do_not_specialize=["first_seq", "end_seq", "block_table_stride"])
-def prefill_kernel(
+@triton.jit(do_not_specialize=["block_table_stride"])
+def attend_tiles_kernel(
     output_ptr: tl.tensor,
     query_ptr: tl.tensor,
     key_cache_ptr: tl.tensor,
@@ -93,30 +91,19 @@ def prefill_kernel(
     key_scales_ptr: tl.tensor | None,
     value_scales_ptr: tl.tensor | None,
     block_table_ptr: tl.tensor,
-    query_start_loc_ptr: tl.tensor,
-    seq_lens_ptr: tl.tensor,
+    entries_ptr: tl.tensor,
+    num_entries_ptr: tl.tensor,
     sinks_ptr: tl.tensor | None,
-    first_seq: tl.tensor,
-    end_seq: tl.tensor,
     scale: tl.tensor,
-    output_token_stride: tl.tensor,
-    output_head_stride: tl.tensor,
     query_token_stride: tl.tensor,
     query_head_stride: tl.tensor,
-    key_block_stride: tl.tensor,
-    key_token_stride: tl.tensor,
-    key_head_stride: tl.tensor,
-    value_block_stride: tl.tensor,
-    value_token_stride: tl.tensor,
-    value_head_stride: tl.tensor,
-    scale_block_stride: tl.tensor,
-    scale_head_stride: tl.tensor,
     block_table_stride: tl.tensor,
     is_fp8: tl.constexpr,
     sliding_window: tl.constexpr,
     softcap: tl.constexpr,
     group_size: tl.constexpr,
     block_size: tl.constexpr,
+    num_kv_heads: tl.constexpr,
     head_dim: tl.constexpr,
     head_dim_padded: tl.constexpr,
     value_head_dim: tl.constexpr,
@@ -129,45 +116,43 @@ def prefill_kernel(
     keys     0 ........ lowest .. full_start ......... full_end .. end_key
              | no row sees | some do |  all rows see them  | some do |
     """
-    queries_per_tile: tl.constexpr = num_rows // group_size
-    kv_head = tl.program_id(1)
+    num_heads: tl.constexpr = num_kv_heads * group_size
     # The tiles with the most keys come last in a sequence; starting them first leaves no long one for the end.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    seq = _sequence_of_tile(query_start_loc_ptr, tile, first_seq, end_seq, queries_per_tile)
-    query_start = tl.load(query_start_loc_ptr + seq)
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    seq_len = tl.load(seq_lens_ptr + seq)
-    first_query = (tile - _first_tile(query_start, seq, first_seq, queries_per_tile)) * queries_per_tile
-    if first_query >= query_len:
+    tile = tl.load(num_entries_ptr) - 1 - tl.program_id(0)
+    if tile < 0:
         return
-    last_query = tl.minimum(first_query + queries_per_tile, query_len) - 1
+    kv_head = tl.program_id(1)
+    entry_ptr = entries_ptr + tile * _ENTRY_SIZE
+    first_token = tl.load(entry_ptr)
+    num_queries = tl.load(entry_ptr + 1)
+    seq = tl.load(entry_ptr + 2).to(tl.int64)
+    first_position = tl.load(entry_ptr + 3)
 
     rows = tl.arange(0, num_rows)
     dims = tl.arange(0, head_dim_padded)
     # Rows without a query of their own repeat the last one and are not stored.
-    queries = tl.minimum(first_query + rows // group_size, last_query)
+    queries = tl.minimum(rows // group_size, num_queries - 1)
     heads = kv_head * group_size + rows % group_size
-    tokens = (query_start + queries).to(tl.int64)
+    tokens = (first_token + queries).to(tl.int64)
     query_offsets = tokens * query_token_stride + heads * query_head_stride
     query = tl.load(query_ptr + query_offsets[:, None] + dims[None, :], mask=(dims < head_dim)[None, :], other=0.0)
 
-    context_len = seq_len - query_len
-    positions = context_len + queries
-    end_key = context_len + last_query + 1
+    positions = first_position + queries
+    end_key = first_position + num_queries
     lowest = 0
     full_start = 0
     if sliding_window > 0:
-        lowest = tl.maximum(context_len + first_query - sliding_window + 1, 0)
+        lowest = tl.maximum(first_position - sliding_window + 1, 0)
         full_start = lowest + tl.cdiv(tl.maximum(end_key - sliding_window, lowest) - lowest, num_keys) * num_keys
-    full_end = lowest + (context_len + first_query + 1 - lowest) // num_keys * num_keys
+    full_end = lowest + (first_position + 1 - lowest) // num_keys * num_keys
     full_end = tl.maximum(full_end, full_start)
 
-    key_ptr = key_cache_ptr + kv_head * key_head_stride
-    value_ptr = value_cache_ptr + kv_head * value_head_stride
+    key_ptr = key_cache_ptr + kv_head * head_dim
+    value_ptr = value_cache_ptr + kv_head * value_head_dim
     if key_scales_ptr is not None:
-        key_scales_ptr += kv_head * scale_head_stride
-        value_scales_ptr += kv_head * scale_head_stride
-    block_table_ptr += seq.to(tl.int64) * block_table_stride
+        key_scales_ptr += kv_head * block_size
+        value_scales_ptr += kv_head * block_size
+    block_table_ptr += seq * block_table_stride
     maximum, normalizer, accumulator = initial_softmax(sinks_ptr, True, heads, num_rows, value_head_dim_padded)
     for part in tl.static_range(0 if sliding_window > 0 else 1, 3):
         if part == 0:
@@ -190,16 +175,13 @@ def prefill_kernel(
             part_start,
             part_end,
             scale,
-            key_block_stride,
-            key_token_stride,
-            value_block_stride,
-            value_token_stride,
-            scale_block_stride,
             is_fp8,
             part == 1,
+            True,
             sliding_window,
             softcap,
             block_size,
+            num_kv_heads,
             head_dim,
             head_dim_padded,
             value_head_dim,
@@ -208,41 +190,9 @@ def prefill_kernel(
         )
 
     value_dims = tl.arange(0, value_head_dim_padded)
-    is_query = (rows < queries_per_tile * group_size) & (first_query + rows // group_size <= last_query)
-    output_offsets = tokens * output_token_stride + heads * output_head_stride
+    offsets = (tokens * num_heads + heads) * value_head_dim
     tl.store(
-        output_ptr + output_offsets[:, None] + value_dims[None, :],
+        output_ptr + offsets[:, None] + value_dims[None, :],
         accumulator / normalizer[:, None],
-        mask=is_query[:, None] & (value_dims < value_head_dim)[None, :],
+        mask=(rows < num_queries * group_size)[:, None] & (value_dims < value_head_dim)[None, :],
     )
-
-
-@triton.jit
-def _sequence_of_tile(
-    query_start_loc_ptr: tl.tensor,
-    tile: tl.tensor,
-    first_seq: tl.tensor,
-    end_seq: tl.tensor,
-    queries_per_tile: tl.constexpr,
-) -> tl.tensor:
-    """The last sequence whose first tile is not behind `tile`, by bisection."""
-    seq = first_seq
-    behind = end_seq
-    while seq + 1 < behind:
-        middle = (seq + behind) // 2
-        is_behind = tile < _first_tile(tl.load(query_start_loc_ptr + middle), middle, first_seq, queries_per_tile)
-        seq = tl.where(is_behind, seq, middle)
-        behind = tl.where(is_behind, middle, behind)
-    return seq
-
-
-@triton.jit
-def _first_tile(
-    query_start: tl.tensor, seq: tl.tensor, first_seq: tl.tensor, queries_per_tile: tl.constexpr
-) -> tl.tensor:
-    """A sequence's first tile, counted so that its tiles are enough whatever the lengths before it.
-
-    `a // t + 1 - b // t` for queries `b` to `a - 1` is at least the number of tiles they need and at most one more.
-    The sequences before `first_seq` have one query each, so the first query of the others is number `first_seq`.
-    """
-    return (query_start - first_seq) // queries_per_tile + seq - first_seq

@@ -60,11 +60,11 @@ def quantize(heads: tl.tensor, is_fp8: tl.constexpr) -> tuple[tl.tensor, tl.tens
     peaks = tl.maximum(tl.max(magnitudes, 1), floor).to(tl.float32, bitcast=True)
     scales = tl.div_rn(peaks, tl.full([1], _LARGEST_FP8 if is_fp8 else _LARGEST_INT8, tl.float32))
     scaled = tl.div_rn(numbers, tl.broadcast_to(scales[:, None], numbers.shape))
-    return _fp8_bits(scaled) if is_fp8 else (scaled + _UNITS).to(tl.int32, bitcast=True).to(tl.int8), scales
+    return fp8_bits(scaled) if is_fp8 else (scaled + _UNITS).to(tl.int32, bitcast=True).to(tl.int8), scales
 
 
 @triton.jit
-def _fp8_bits(numbers: tl.tensor) -> tl.tensor:
+def fp8_bits(numbers: tl.tensor) -> tl.tensor:
     """To nearest, ties to even. Of a float32's 8 bits of exponent, offset by 127, and 23 of mantissa, 4, offset by 7,
     and 3 are left; what is below 2**-6 becomes a multiple of 2**-9."""
     bits = numbers.to(tl.int32, bitcast=True)

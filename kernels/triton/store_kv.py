@@ -82,13 +82,53 @@ def scatter_kernel(
     head = tl.program_id(1)
     dims = tl.arange(0, head_dim_padded)
     is_token = tokens < num_tokens
-    mask = is_token[:, None] & (dims < head_dim)[None, :]
     slots = tl.load(slot_mapping_ptr + tokens, mask=is_token, other=0).to(tl.int64)
     source = tokens.to(tl.int64) * source_token_stride + head * source_head_stride
+    mask = is_token[:, None] & (dims < head_dim)[None, :]
+    elements = tl.load(source_ptr + source[:, None] + dims[None, :], mask=mask, other=0.0)
+    store_heads(
+        elements,
+        slots,
+        is_token,
+        head,
+        cache_ptr,
+        scales_ptr,
+        cache_block_stride,
+        cache_token_stride,
+        cache_head_stride,
+        scale_block_stride,
+        scale_head_stride,
+        is_fp8,
+        block_size,
+        head_dim,
+        head_dim_padded,
+    )
+
+
+@triton.jit
+def store_heads(
+    elements: tl.tensor,
+    slots: tl.tensor,
+    is_token: tl.tensor,
+    head: tl.tensor,
+    cache_ptr: tl.tensor,
+    scales_ptr: tl.tensor | None,
+    cache_block_stride: tl.tensor,
+    cache_token_stride: tl.tensor,
+    cache_head_stride: tl.tensor,
+    scale_block_stride: tl.tensor,
+    scale_head_stride: tl.tensor,
+    is_fp8: tl.constexpr,
+    block_size: tl.constexpr,
+    head_dim: tl.constexpr,
+    head_dim_padded: tl.constexpr,
+) -> None:
+    """Put one head of several tokens, `[num_tokens, head_dim_padded]`, into the slots of those that are some."""
+    dims = tl.arange(0, head_dim_padded)
     blocks, offsets = slots // block_size, slots % block_size
     cache = blocks * cache_block_stride + offsets * cache_token_stride + head * cache_head_stride
-    elements = tl.load(source_ptr + source[:, None] + dims[None, :], mask=mask, other=0.0)
     if scales_ptr is not None:
         elements, scales = quantize(elements, is_fp8)
         tl.store(scales_ptr + blocks * scale_block_stride + head * scale_head_stride + offsets, scales, mask=is_token)
+    mask = is_token[:, None] & (dims < head_dim)[None, :]
     tl.store(cache_ptr + cache[:, None] + dims[None, :], elements, mask=mask)

@@ -1,6 +1,8 @@
-"""What the Triton kernels can serve."""
+"""What the Triton kernels can serve, and what they run on."""
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 
@@ -19,3 +21,11 @@ def why_not(dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device) 
     if capability < (8, 0):
         return f"it needs compute capability 8.0 or newer: {capability[0]}.{capability[1]}"
     return None
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count

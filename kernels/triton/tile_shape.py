@@ -1,7 +1,7 @@
 """How much of the attention one Triton program takes on, from the sizes that decide registers and shared memory.
 
 For heads of up to 256 the kernels compile without spills, for Ampere and Ada within the 99 KiB of shared memory that
-the smallest of them have, for Hopper within its own: `tests/kernels/test_triton_compile.py`.
+the smallest of them have, for Hopper within its own: `tests/kernels/triton_resources.txt`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ def prefill_tile(max_query_len: int, group_size: int, head_dim: int, element_siz
     # float32 is multiplied outside the tensor cores, from registers, and has no use for large tiles.
     most_rows = min(32 if element_size == 4 else 128, 128 * 256 // _row_bytes(head_dim, element_size))
     num_rows = max(padded(group_size), min(most_rows, padded(max_query_len * group_size)))
+    return _tile_of(num_rows, head_dim, element_size)
+
+
+def shared_tile(num_decodes: int, group_size: int, head_dim: int, element_size: int) -> TileShape:
+    """Queries of several sequences over keys that they share. Half as many as of a prefill: the loop over a work list
+    takes registers, too."""
+    most_rows = min(32 if element_size == 4 else 64, 64 * 256 // _row_bytes(head_dim, element_size))
+    num_rows = max(padded(group_size), min(most_rows, padded(num_decodes * group_size)))
     return _tile_of(num_rows, head_dim, element_size)
 
 

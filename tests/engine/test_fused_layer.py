@@ -26,8 +26,18 @@ def count_fused(kind, model_type, dtype, **overrides):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("model_type", "num_layers"),
-    # Qwen3 and OLMo 2 norm their heads, GPT-NeoX and Phi-3 have one projection for all.
-    [("llama", 3), ("qwen2", 3), ("mistral", 3), ("gemma2", 3), ("qwen3", 0), ("olmo2", 0), ("phi3", 0)],
+    # OLMo 2 norms all heads together, Gemma 3 by other norms; GPT-NeoX and Phi-3 have one projection for all.
+    [
+        ("llama", 3),
+        ("qwen2", 3),
+        ("mistral", 3),
+        ("gemma2", 3),
+        ("qwen3", 3),
+        ("qwen3_moe", 3),
+        ("olmo2", 0),
+        ("gemma3_text", 0),
+        ("phi3", 0),
+    ],
 )
 def test_attention_is_swapped_only_where_it_computes_the_same(model_type, num_layers, dtype):
     assert count_fused(FusedAttention, model_type, dtype) == num_layers
@@ -37,7 +47,7 @@ def test_attention_is_swapped_only_where_it_computes_the_same(model_type, num_la
 @pytest.mark.parametrize(
     # Gemma 2 has norms of another kind, and more of them. The experts of Mixtral are no gated layer.
     ("model_type", "num_layers"),
-    [("llama", 3), ("qwen2", 3), ("mistral", 3), ("gemma2", 0), ("qwen3", 0), ("mixtral", 0)],
+    [("llama", 3), ("qwen2", 3), ("mistral", 3), ("gemma2", 0), ("qwen3", 3), ("mixtral", 0)],
 )
 def test_layers_are_swapped_only_where_they_compute_the_same(model_type, num_layers, dtype):
     assert count_fused(FusedDecoderLayer, model_type, dtype) == num_layers

@@ -20,6 +20,7 @@ from infer.engine.sampler import SampledToken, Sampler
 from infer.engine.sampling_params import SamplingParams
 from infer.engine.sampling_row import SamplingRow
 from infer.engine.seeding import derive_seed
+from infer.kernels.reference import sampling
 
 GREEDY = SamplingParams(temperature=0.0)
 VOCAB_SIZE = 64
@@ -190,6 +191,7 @@ def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(monkeypatch: pyt
     logits, rows = random_logits(28), mixed_rows()
     together = SAMPLER.sample(logits, rows)
     monkeypatch.setattr(sampler_module, "_CHUNK_SIZE", 3 * VOCAB_SIZE)
+    monkeypatch.setattr(sampling, "_CHUNK_SIZE", 3 * VOCAB_SIZE)
     assert SAMPLER.sample(logits, rows) == together
 
 

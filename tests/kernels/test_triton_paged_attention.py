@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ triton_kernels = pytest.importorskip("infer.kernels.triton")
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 INTERPRETED = [torch.float32, torch.float16]
+SINKS = torch.tensor([-2.0, 9.0])
 
 
 def attend(case: PagedCase, device: str, sinks: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
@@ -155,6 +157,44 @@ def test_triton_decode_of_a_sequence_has_the_same_bits_in_every_batch(
     assert torch.equal(attend(batched, triton_device, **options)[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("groups", "sizes", "options"),
+    [
+        pytest.param([[0, 4, 0, 3]], {}, {}, id="one"),
+        pytest.param([[0, 4, 0, 3]], {"dtype": torch.float16, "cache_dtype": torch.int8}, {}, id="int8"),
+        pytest.param([[0, 5, 0, 2], [0, 2, 2, 5], [2, 5, 2, 3]], {"dtype": torch.float16}, {}, id="nested"),
+        pytest.param([[0, 5, 0, 2], [0, 2, 2, 5], [2, 5, 2, 3]], {"num_heads": 12}, {}, id="several tiles of queries"),
+        pytest.param([[0, 3, 0, 35]], {}, {}, id="longer than a split"),
+        pytest.param([[1, 5, 0, 2], [5, 7, 0, 1]], {}, {"softcap": 2.0, "sinks": SINKS}, id="options"),
+        pytest.param([[0, 4, 0, 3]], {}, {"sliding_window": 30}, id="window"),
+    ],
+)
+def test_triton_attention_of_shared_prefixes_equals_the_reference(
+    triton_device: str, groups: list[list[int]], sizes: dict[str, Any], options: dict[str, Any]
+) -> None:
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "block_size": 16} | sizes
+    case = make_paged_case([1, 1, 1, 1, 1, 4, 3], [600, 570, 561, 81, 90, 20, 50], **sizes)
+    check(triton_device, share_blocks(case, groups), **options)
+
+
+def test_triton_decode_of_a_sequence_without_keys_is_zero(triton_device: str) -> None:
+    case = make_paged_case([1, 1, 1], [600, 40, 9], block_size=16)
+    expected = attend(case, triton_device)
+    case.metadata.seq_lens[1] = 0
+    output = attend(case, triton_device)
+    assert output[1].count_nonzero() == 0
+    assert torch.equal(output[[0, 2]], expected[[0, 2]])
+
+
+def share_blocks(case: PagedCase, groups: list[list[int]]) -> PagedCase:
+    """The sequences of each group hold the blocks of its first one."""
+    table = case.metadata.block_table
+    for first_seq, end_seq, first_block, end_block in groups:
+        table[first_seq:end_seq, first_block:end_block] = table[first_seq, first_block:end_block].clone()
+    shared = torch.tensor(groups, dtype=torch.int32)
+    return replace(case, metadata=replace(case.metadata, shared_prefixes=shared))
+
+
 def test_triton_paged_attention_takes_a_slice_of_a_wider_projection(triton_device: str) -> None:
     case = make_paged_case([1, 6], [40, 9]).to(triton_device)
     arguments = (case.pages, case.metadata)
@@ -163,10 +203,70 @@ def test_triton_paged_attention_takes_a_slice_of_a_wider_projection(triton_devic
     assert torch.equal(sliced, triton_kernels.paged_attention(case.query, *arguments, scale=0.3))
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("cache_dtype", [None, *LARGEST], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_triton_paged_attention_equals_the_reference_in_bfloat16(head_dim: int, cache_dtype: torch.dtype) -> None:
+def test_triton_paged_attention_equals_the_reference_in_bfloat16(
+    head_dim: int, cache_dtype: torch.dtype | None
+) -> None:
     sizes = {"num_heads": 16, "num_kv_heads": 4, "block_size": 16, "head_dim": head_dim, "cache_dtype": cache_dtype}
     check("cuda", make_paged_case([1, 1, 5, 300], [700, 3, 90, 1000], dtype=torch.bfloat16, **sizes))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("cache_dtype", [None, *LARGEST], ids=str)
+@pytest.mark.parametrize("num_heads", [8, 24, 64])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_triton_attention_of_shared_prefixes_equals_the_reference_in_bfloat16(
+    head_dim: int, num_heads: int, cache_dtype: torch.dtype | None
+) -> None:
+    """More work than there are programs at a time, in tiles of all their rows."""
+    seq_lens = [1700 + 13 * number for number in range(96)]
+    sizes = {"num_heads": num_heads, "num_kv_heads": 8, "block_size": 16, "head_dim": head_dim}
+    case = make_paged_case([1] * 96, seq_lens, dtype=torch.bfloat16, cache_dtype=cache_dtype, **sizes)
+    check("cuda", share_blocks(case, [[0, 90, 0, 40], [0, 30, 40, 100], [30, 33, 40, 99], [90, 96, 0, 7]]))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 1000}], ids=str)
+def test_triton_prefill_of_long_prompts_equals_the_reference_in_bfloat16(options: dict[str, Any]) -> None:
+    sizes = {"num_heads": 32, "num_kv_heads": 8, "block_size": 16, "head_dim": 128, "dtype": torch.bfloat16}
+    check("cuda", make_paged_case([2048, 1000, 77], [2048, 3000, 4000], **sizes), **options)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_triton_attention_plans_again_at_every_replay() -> None:
+    """A graph follows the tensors of its metadata: other lengths, other shared prefixes, sequences that pad."""
+    sizes = {"num_heads": 8, "num_kv_heads": 2, "block_size": 16, "dtype": torch.bfloat16}
+    case = make_paged_case([1] * 6, [1600, 1500, 1400, 900, 40, 1], **sizes)
+    groups = [[0, 3, 0, 40], [0, 0, 0, 0]]
+    on_device = share_blocks(case, groups).to("cuda")
+    arguments = (on_device.query, on_device.pages, on_device.metadata)
+    triton_kernels.paged_attention(*arguments, scale=0.25)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = triton_kernels.paged_attention(*arguments, scale=0.25)
+    other = make_paged_case([1] * 6, [900, 1600, 1200, 1100, 700, 30], **sizes, seed=1)
+    other = share_blocks(other, [[0, 2, 0, 33], [2, 5, 0, 9]])
+    width = other.metadata.block_table.shape[1]
+    on_device.query.copy_(other.query)
+    for mine, stored in zip(on_device.pages.tensors(), other.pages.tensors(), strict=True):
+        mine[: len(stored)].copy_(stored[: len(mine)])
+    on_device.metadata.block_table[:, :width].copy_(other.metadata.block_table)
+    on_device.metadata.seq_lens.copy_(other.metadata.seq_lens)
+    on_device.metadata.shared_prefixes.copy_(other.metadata.shared_prefixes)
+    graph.replay()
+    expected = reference.paged_attention(other.query, other.pages, other.metadata, scale=0.25)
+    torch.testing.assert_close(output.cpu(), expected, rtol=2e-2, atol=2e-2)
+    on_device.metadata.seq_lens[3] = 0
+    graph.replay()
+    assert output[3].count_nonzero() == 0
+    torch.testing.assert_close(output[4:].cpu(), expected[4:], rtol=2e-2, atol=2e-2)
