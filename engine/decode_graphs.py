@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -159,12 +159,12 @@ def num_graph_bytes(max_num_seqs: int, max_blocks: int, hidden_size: int, vocab_
     return inputs + activations + num_sizes * (4 << 20)
 
 
-def record_cuda_graph(pool: object) -> Record:
+def record_cuda_graph(pool: Any) -> Record:
     """Graphs of one memory pool: what one needs while it runs, the next may use as well."""
 
     def record(run: Callable[[], None]) -> Callable[[], None]:
         # Once as it is, on another stream, as torch asks: what is compiled or set up at first use cannot be recorded.
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()

@@ -143,7 +143,8 @@ def _common_lengths(
     place = np.arange(ends[-1]) - np.repeat(begins, lengths)
     at = np.flatnonzero(tokens[np.repeat(one, lengths) + place] != tokens[np.repeat(other, lengths) + place])
     first = np.append(at, ends[-1])[np.searchsorted(at, begins)]
-    return np.minimum(first, ends) - begins
+    num_equal: NDArray[np.int64] = np.minimum(first, ends) - begins
+    return num_equal
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ has begun earlier, so however few threads there are, none waits for ever.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
-import numpy as np
 import torch
 
 from infer.kernels.cpu.compiler import compile_worker, compiled
@@ -72,31 +72,17 @@ class NormedRows(NamedTuple):
     eps: float
 
 
-def product_step(
-    epilogue: Epilogue, rows: torch.Tensor, panels: Panels, out: torch.Tensor, residual: torch.Tensor | None = None
-) -> bytes:
-    """rows, out, residual: `[num_rows, ...]`, contiguous but for `rows`, whose elements must lie side by side"""
-    return _pack_product(
-        _KINDS[epilogue],
-        rows.data_ptr(),
-        rows.stride()[0] * rows.itemsize,
-        panels.weight.data_ptr(),
-        panels.bias.data_ptr(),
-        0 if residual is None else residual.data_ptr(),
-        out.data_ptr(),
-        panels.out_features * out.itemsize,
-        panels.out_features,
-        panels.weight.shape[1],
-        len(panels.weight),
-    )
+def product_step(epilogue: Epilogue, left: int, left_bytes: int, panels: Panels, out: int, residual: int = 0) -> bytes:
+    """Addresses of matrices; but for the left one, whose rows may lie apart, they are contiguous."""
+    out_features = panels.out_features
+    out_bytes = out_features * panels.weight.itemsize
+    kind, product = _KINDS[epilogue], (left, left_bytes, *panels.addresses, residual, out, out_bytes, out_features)
+    return _pack_product(kind, *product, panels.num_steps, panels.num_panels)
 
 
-def norm_step(rows: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> bytes:
-    """rows, out: `[num_rows, size]`, contiguous"""
-    size = rows.shape[-1]
-    row_bytes = size * rows.itemsize
-    addresses = (rows.data_ptr(), row_bytes, weight.data_ptr(), 0, 0, out.data_ptr(), row_bytes)
-    return _pack_norm(_NORM, *addresses, size, 0, 1, eps)
+def norm_step(rows: int, weight: int, size: int, row_bytes: int, eps: float, out: int) -> bytes:
+    """Addresses of contiguous matrices, and of the norm's weight."""
+    return _pack_norm(_NORM, rows, row_bytes, weight, 0, 0, out, row_bytes, size, 0, 1, eps)
 
 
 def run_chain(steps: list[bytes], num_rows: int, dtype: torch.dtype) -> None:
@@ -107,10 +93,17 @@ def run_chain(steps: list[bytes], num_rows: int, dtype: torch.dtype) -> None:
     rows_at_once = _choose_rows_at_once(num_rows, num_threads)
     num_chunks = -(-num_rows // rows_at_once)
     # Named, so that they live until the threads are done.
-    records = b"".join(steps)
-    done = np.zeros(len(steps) * num_chunks, np.int64)
-    records_address = np.frombuffer(records, np.uint8).ctypes.data
-    fields = (records_address, len(steps), done.ctypes.data, num_rows, rows_at_once, num_chunks, num_threads)
+    records = ctypes.create_string_buffer(b"".join(steps))
+    done = (ctypes.c_int64 * (len(steps) * num_chunks))()
+    fields = (
+        ctypes.addressof(records),
+        len(steps),
+        ctypes.addressof(done),
+        num_rows,
+        rows_at_once,
+        num_chunks,
+        num_threads,
+    )
     run(_worker(element_arithmetic(dtype)), fields, num_threads)
 
 

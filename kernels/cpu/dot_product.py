@@ -101,4 +101,4 @@ def _words() -> ir.VectorType:
 
 @typeof_impl.register(DotProduct)  # type: ignore[untyped-decorator]
 def _typeof_dot_product(value: DotProduct, context: Any) -> ArithmeticType:
-    return ArithmeticType(value)  # type: ignore[arg-type]
+    return ArithmeticType(value)

@@ -100,13 +100,12 @@ def product_of(rows: torch.Tensor, panels: Panels, residual: int, out: torch.Ten
     return Product(
         rows.data_ptr(),
         rows.stride()[0] * rows.itemsize,
-        panels.weight.data_ptr(),
-        panels.bias.data_ptr(),
+        *panels.addresses,
         residual,
         out.data_ptr(),
         panels.out_features * out.itemsize,
         panels.out_features,
-        panels.weight.shape[1],
+        panels.num_steps,
         panels.num_panels,
     )
 

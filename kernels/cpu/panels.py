@@ -35,10 +35,11 @@ class Panels:
     """float32 `[num_panels * PANEL]`, 0 where the layer has none."""
     in_features: int
     out_features: int
-
-    @property
-    def num_panels(self) -> int:
-        return len(self.weight)
+    num_panels: int
+    num_steps: int
+    """The depth, in bfloat16 in pairs."""
+    addresses: tuple[int, int]
+    """Of weight and bias: asked for at every call, and always the same."""
 
 
 def why_not(dtype: torch.dtype, in_features: int) -> str | None:
@@ -86,4 +87,6 @@ def _laid_out(weight: torch.Tensor, bias: torch.Tensor | None, out_features: int
         bias = torch.zeros(num_panels, PANEL)
     if weight.dtype is torch.bfloat16:
         weight = weight.view(num_panels, PANEL, in_features // 2, 2)
-    return Panels(_arena.copy(weight.transpose(1, 2)), bias.float().flatten(), in_features, out_features)
+    packed, bias = _arena.copy(weight.transpose(1, 2)), bias.float().flatten()
+    addresses = packed.data_ptr(), bias.data_ptr()
+    return Panels(packed, bias, in_features, out_features, num_panels, packed.shape[1], addresses)
