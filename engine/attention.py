@@ -56,6 +56,11 @@ class AttentionCall:
 class AttentionContext(Protocol):
     """What a forward pass is given to answer its layers' attention calls."""
 
+    @property
+    def logits_indices(self) -> torch.Tensor | None:
+        """int64: the tokens of which alone the last layer's output is read; None where all may be."""
+        ...
+
     def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
         """Returns `[num_tokens, num_heads, value_head_dim]`. `unknown` are arguments no kernel of ours honours."""
         ...
@@ -67,6 +72,7 @@ class PagedAttention:
 
     kv_cache: KVCache
     metadata: AttentionMetadata
+    logits_indices: torch.Tensor | None = None
 
     def attend(self, call: AttentionCall, unknown: dict[str, Any]) -> torch.Tensor:
         pages = self.kv_cache.layers[call.layer_idx]
@@ -103,6 +109,8 @@ class LayerSpec:
 
 class AttentionProbe:
     """Learns the layers' shapes from one forward pass, and finds what our kernels would not honour."""
+
+    logits_indices = None
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerSpec] = {}

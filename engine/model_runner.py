@@ -62,7 +62,7 @@ class ModelRunner:
             position_ids=batch.position_ids,
             use_cache=False,
             logits_to_keep=batch.logits_indices,
-            attention_context=PagedAttention(self._kv_cache, batch.metadata),
+            attention_context=PagedAttention(self._kv_cache, batch.metadata, batch.logits_indices),
         )
         logits: torch.Tensor = output.logits[0]
         return logits

@@ -13,6 +13,7 @@ from infer.engine.fusion import fuse_kernels
 from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_identity import weights_digest
+from infer.engine.last_layer import mark_last_layer
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.packed_layer import pack_layers
@@ -116,4 +117,6 @@ def load_network(
     if config.prepack_linears:
         num_prepacked_linears = pack_layers(loaded.model, config.linear_backend)
         num_prepacked_linears += prepack_linears(loaded.model, config.linear_backend)
+    if config.fuse_kernels:
+        mark_last_layer(loaded.model)
     return Network(loaded, device, spec, backend, num_fused_kernels, num_prepacked_linears, quantized, costs, digest)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from infer.engine.fused_layer import FusedDecoderLayer
+from infer.engine.last_layer import TrimmedLayer
 from infer.kernels.linear import linear_kernels, norm_linear, output_and_mlp, why_not_cpu
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def pack_layers(model: nn.Module, backend: LinearBackend) -> int:
     return swapped
 
 
-class PackedDecoderLayer(nn.Module):
+class PackedDecoderLayer(TrimmedLayer):
     """As FusedDecoderLayer, to the last bit what its parts would make one after the other."""
 
     def __init__(self, layer: FusedDecoderLayer) -> None:
@@ -61,6 +62,9 @@ class PackedDecoderLayer(nn.Module):
         norm = self.input_layernorm
         heads = norm_linear(hidden_states, norm.weight, norm.eps, self._qkv, kernels=self._kernels)
         attended = self._attend(heads, position_embeddings, attention_context)
+        return self.finish(attended, hidden_states, attention_context, self._output_and_mlp)
+
+    def _output_and_mlp(self, attended: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         norm = self.post_attention_layernorm
         return output_and_mlp(
             attended, hidden_states, self._o, norm.weight, norm.eps, self._gate_up, self._down, kernels=self._kernels

@@ -21,6 +21,8 @@ class AttentionRecorder:
     """An attention that gives back the values of each head's group, and remembers what it was asked for, norms and
     rotary embedding applied."""
 
+    logits_indices = None
+
     def __init__(self) -> None:
         self.call: AttentionCall | None = None
         self.unknown: dict[str, Any] = {}
