@@ -8,6 +8,8 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "prepacked linears": ("--no-prepack-linears",),
     "fused kernels": ("--no-fuse-kernels",),
     "cpu attention": ("--attention-backend", "reference"),
+    "own products": ("--linear-backend", "onednn"),
+    "shared prefixes": ("--no-shared-prefix-attention",),
     "speculation": ("--speculative", "off"),
     "admission control": ("--no-enable-admission-control",),
     "planned order": ("--order", "input"),

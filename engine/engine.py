@@ -111,13 +111,7 @@ class Engine:
 
     def identity(self) -> dict[str, str]:
         """On what, and in what, the model runs: what may round differently elsewhere."""
-        network = self.network
-        layers = f"{network.num_fused_kernels} fused, {network.num_prepacked_linears} prepacked"
-        return {
-            "dtype of the model": dtype_name(network.loaded.dtype),
-            "device": network.device.type,
-            "kernels": f"{network.backend.name}, {layers}",
-        }
+        return self.network.identity()
 
     def check_sampling_params(self, params: SamplingParams) -> None:
         """What only the model can tell of parameters that are meant for many requests.

@@ -14,6 +14,7 @@ from infer.engine.kv_cache import KVCacheSpec, allocate_kv_cache
 from infer.engine.kv_cache_manager import KVCacheManager
 from infer.engine.kv_identity import weights_digest
 from infer.engine.last_layer import mark_last_layer
+from infer.engine.model_dtype import dtype_name
 from infer.engine.model_loader import load_model
 from infer.engine.model_runner import ModelRunner
 from infer.engine.packed_layer import pack_layers
@@ -61,6 +62,15 @@ class Network:
     def config(self) -> Any:
         """transformers' config of the model."""
         return self.loaded.config
+
+    def identity(self) -> dict[str, str]:
+        """What may round differently elsewhere."""
+        layers = f"{self.num_fused_kernels} fused, {self.num_prepacked_linears} prepacked"
+        return {
+            "dtype of the model": dtype_name(self.loaded.dtype),
+            "device": self.device.type,
+            "kernels": f"{self.backend.name}, {layers}",
+        }
 
     def allocate_kv_cache(self, num_blocks: int) -> KVCache:
         """Zero-filled, with so many usable blocks."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from infer.kernels.grouped_weight import GroupedWeight
 
 
+@operator(Work.GEMM)
 def dequant_linear(
     hidden: torch.Tensor,
     weights: Sequence[GroupedWeight],

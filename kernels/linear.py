@@ -6,6 +6,8 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
@@ -73,6 +75,7 @@ class LinearKernels:
     output_and_mlp: OutputAndMLP
 
 
+@operator(Work.GEMM)
 def linear(
     hidden: torch.Tensor, packed: Any, residual: torch.Tensor | None = None, *, kernels: LinearKernels
 ) -> torch.Tensor:
@@ -87,6 +90,7 @@ def linear(
     return kernels.linear(hidden, packed, residual)
 
 
+@operator(Work.GEMM)
 def gated_linear(hidden: torch.Tensor, packed: Any, *, kernels: LinearKernels) -> torch.Tensor:
     """`silu(hidden @ gate.T) * (hidden @ up.T)`: each product as of `linear`, then as of `silu_and_mul`.
 
@@ -95,6 +99,7 @@ def gated_linear(hidden: torch.Tensor, packed: Any, *, kernels: LinearKernels) -
     return kernels.gated_linear(hidden, packed)
 
 
+@operator(Work.GEMM)
 def norm_linear(
     hidden: torch.Tensor, weight: torch.Tensor, eps: float, packed: Any, *, kernels: LinearKernels
 ) -> torch.Tensor:
@@ -102,6 +107,7 @@ def norm_linear(
     return kernels.norm_linear(hidden, weight, eps, packed)
 
 
+@operator(Work.GEMM)
 def output_and_mlp(
     attended: torch.Tensor,
     hidden: torch.Tensor,

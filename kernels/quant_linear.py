@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from infer.kernels.operators import Work, operator
 from infer.kernels.quantized_operands import LARGEST, SMALLEST_PEAK, QuantizedWeight
 from infer.kernels.reference.rotate import rotate
 
@@ -42,6 +43,7 @@ def quantize_weight(weight: torch.Tensor, dtype: torch.dtype = torch.int8, rotat
     return QuantizedWeight(rounded.to(dtype), scales, out_features, in_features, rotation)
 
 
+@operator(Work.OTHER)
 def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight:
     """`weight` as `quant_linear` of the backend reads it. Done once, when a model is loaded."""
     assert weight.elements.shape == (weight.out_features, weight.in_features), weight.elements.shape
@@ -51,6 +53,7 @@ def pack_weight(weight: QuantizedWeight, *, backend: Backend) -> QuantizedWeight
     return backend.quant.pack_weight(weight)
 
 
+@operator(Work.OTHER)
 def quantize_tokens(
     hidden: torch.Tensor, dtype: torch.dtype, rotation: int = 1, *, backend: Backend
 ) -> QuantizedTokens:
@@ -68,6 +71,7 @@ def quantize_tokens(
     return kernels.rotated.quantize_tokens(hidden, dtype, rotation)
 
 
+@operator(Work.GEMM)
 def quant_linear(
     tokens: QuantizedTokens,
     weight: QuantizedWeight,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
 from infer.kernels.reference.rotate import rotate
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from infer.kernels.quantized_operands import QuantizedTokens
 
 
+@operator(Work.OTHER)
 def quantized_rms_norm(
     hidden: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype, rotation: int = 1, *, backend: Backend
 ) -> QuantizedTokens:
@@ -30,6 +32,7 @@ def quantized_rms_norm(
     return kernels.rotated.quantized_rms_norm(hidden, weight, eps, dtype, rotation)
 
 
+@operator(Work.OTHER)
 def quantized_add_rms_norm(
     hidden: torch.Tensor,
     residual: torch.Tensor,
@@ -53,6 +56,7 @@ def quantized_add_rms_norm(
     return kernels.rotated.quantized_add_rms_norm(hidden, residual, weight, eps, dtype, rotation)
 
 
+@operator(Work.OTHER)
 def quantized_silu_and_mul(
     gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype, rotation: int = 1, *, backend: Backend
 ) -> QuantizedTokens:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from infer.kernels.operators import Work, operator
+
 if TYPE_CHECKING:
     import torch
 
@@ -32,6 +34,7 @@ class DrawParameters:
     """Whether any of these has a min_p, top_k or top_p that leaves tokens out."""
 
 
+@operator(Work.OTHER)
 def sample_tokens(logits: torch.Tensor, parameters: DrawParameters, *, backend: Backend) -> torch.Tensor:
     """int64 `[num_rows]`; -1 where the greatest logit is no finite number, as where any is NaN.
 

@@ -50,7 +50,7 @@ def test_output_of_shared_prefixes_equals_transformers(tmp_path, num_groups, mod
         engine = Engine(EngineConfig(model=str(folder), dtype="float32", attention_backend=backend))
         completions = run_checked(engine, prompts, GREEDY)
         assert [list(completion.token_ids) for completion in completions] == expected
-    assert max(num_groups) == 2
+    assert max(num_groups) >= 2
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
@@ -68,7 +68,7 @@ def test_logprobs_do_not_depend_on_what_is_shared(tmp_path, num_groups, kv_cache
         completions = run_checked(Engine(config), make_prompts(12), params)
         answers.append([completion.choices[0].logprobs for completion in completions])
     assert answers[0] == answers[1]
-    assert max(num_groups) == 2
+    assert max(num_groups) >= 2
 
 
 def test_nothing_is_looked_for_where_it_is_off(tmp_path, num_groups):
