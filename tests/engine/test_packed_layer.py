@@ -41,7 +41,7 @@ def needs_products(dtype):
 
 @both_dtypes
 @pytest.mark.parametrize(
-    ("model_type", "num_layers"), [("llama", 3), ("qwen2", 3), ("mistral", 3), ("gemma2", 0), ("qwen3", 0)]
+    ("model_type", "num_layers"), [("llama", 3), ("qwen2", 3), ("mistral", 3), ("gemma2", 0), ("qwen3", 3)]
 )
 def test_layers_that_were_fused_are_packed(model_type, num_layers, dtype):
     needs_products(dtype)
