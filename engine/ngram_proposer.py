@@ -6,6 +6,7 @@ prompt lookup decoding (Saxena 2023) and as assisted generation by n-grams.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,76 +14,58 @@ if TYPE_CHECKING:
 
     from infer.engine.sequence import Sequence as TokenSequence
 
-_MAX_CANDIDATES = 8
-"""Earlier occurrences that are compared; the latest ones, so a step's work does not grow with the sequence."""
+_TOKEN = "i"
+_TOKEN_BYTES = array(_TOKEN).itemsize
 
 
 class NgramProposer:
-    """Continues an earlier occurrence of the last `max_length` tokens, or of fewer, at least `min_length`."""
+    """Continues the latest earlier occurrence of the last `max_length` tokens, or of fewer, at least `min_length`."""
 
     def __init__(self, min_length: int, max_length: int) -> None:
         self._min_length = min_length
         self._max_length = max_length
-        self._indexes: dict[TokenSequence, NgramIndex] = {}
+        self._texts: dict[TokenSequence, SearchableTokens] = {}
 
     def propose(self, sequences: Sequence[TokenSequence], num_tokens: int) -> list[list[int]]:
-        self._indexes = {
-            sequence: self._indexes.get(sequence) or NgramIndex(sequence.token_ids, self._min_length)
-            for sequence in sequences
+        self._texts = {
+            sequence: self._texts.get(sequence) or SearchableTokens(sequence.token_ids) for sequence in sequences
         }
-        return [index.propose(self._max_length, num_tokens) for index in self._indexes.values()]
+        return [text.continuation(self._min_length, self._max_length, num_tokens) for text in self._texts.values()]
 
     def reset(self) -> None:
-        self._indexes = {}
+        self._texts = {}
 
 
-class NgramIndex:
-    """Where each run of `length` tokens ends in a list that grows, latest first.
+class SearchableTokens:
+    """A list of tokens that grows, as bytes: those are searched at some GB/s, and nothing has to be kept about them.
 
-    token_ids   ... a b c ... a b d ... a b     the runs `a b` end at 1, 4 and 7; the last is what is looked up
+    A step reads the keys and values of every token that is searched here, which are thousands of times as many bytes.
     """
 
-    def __init__(self, token_ids: Sequence[int], length: int) -> None:
+    def __init__(self, token_ids: Sequence[int]) -> None:
         """`token_ids` is kept, not copied."""
         self._token_ids = token_ids
-        self._length = length
-        self._latest: dict[tuple[int, ...], int] = {}
-        self._earlier: list[int] = []
-        """By end of a run: where the same run ended before, or -1."""
+        self._bytes = bytearray()
 
-    def propose(self, max_length: int, num_tokens: int) -> list[int]:
+    def continuation(self, min_length: int, max_length: int, num_tokens: int) -> list[int]:
         """The `num_tokens` tokens behind the occurrence that agrees with the end of the list furthest back, up to
         `max_length` tokens; of several the latest. It goes on into what is proposed, where it reaches the end."""
-        self._extend()
         ids = self._token_ids
-        end = max(self._candidates(), key=lambda end: self._num_agreeing(end, max_length), default=None)
-        if end is None:
-            return []
-        proposed = list(ids[end + 1 : end + 1 + num_tokens])
-        period = len(proposed)
-        return [proposed[index % period] for index in range(num_tokens)]
+        self._bytes += array(_TOKEN, ids[len(self._bytes) // _TOKEN_BYTES :]).tobytes()
+        for length in range(min(max_length, len(ids) - 1), min_length - 1, -1):
+            if (begin := self._find_before_end(length)) >= 0:
+                proposed = list(ids[begin + length : begin + length + num_tokens])
+                period = len(proposed)
+                return [proposed[index % period] for index in range(num_tokens)]
+        return []
 
-    def _extend(self) -> None:
-        """Enter all runs but the one at the end of the list, each once."""
-        ids, length = self._token_ids, self._length
-        for end in range(len(self._earlier), len(ids) - 1):
-            run = tuple(ids[end - length + 1 : end + 1]) if end >= length - 1 else ()
-            self._earlier.append(self._latest.get(run, -1))
-            self._latest[run] = end
-
-    def _candidates(self) -> list[int]:
-        """Ends of earlier occurrences of the last `length` tokens, latest first."""
-        ends: list[int] = []
-        end = self._latest.get(tuple(self._token_ids[-self._length :]), -1)
-        while end >= 0 and len(ends) < _MAX_CANDIDATES:
-            ends.append(end)
-            end = self._earlier[end]
-        return ends
-
-    def _num_agreeing(self, end: int, max_length: int) -> int:
-        ids = self._token_ids
-        length = self._length
-        last = len(ids) - 1
-        while length < max_length and end >= length and ids[end - length] == ids[last - length]:
-            length += 1
-        return length
+    def _find_before_end(self, length: int) -> int:
+        """Where the last `length` tokens begin for the last time before the end; -1: they do not."""
+        end = len(self._bytes) - _TOKEN_BYTES
+        wanted = self._bytes[-length * _TOKEN_BYTES :]
+        while (begin := self._bytes.rfind(wanted, 0, end)) >= 0:
+            if begin % _TOKEN_BYTES == 0:
+                return begin // _TOKEN_BYTES
+            # Between the bytes of tokens.
+            end = begin + len(wanted) - 1
+        return -1

@@ -7,11 +7,11 @@ import random
 import pytest
 from schedulers import make_sequence
 
-from infer.engine.ngram_proposer import NgramIndex, NgramProposer
+from infer.engine.ngram_proposer import NgramProposer, SearchableTokens
 
 
 def propose(token_ids, num_tokens=3, min_length=2, max_length=4):
-    return NgramIndex(token_ids, min_length).propose(max_length, num_tokens)
+    return SearchableTokens(token_ids).continuation(min_length, max_length, num_tokens)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,35 @@ def test_single_tokens_recur_too_where_that_is_asked_for():
     assert propose([1, 2, 3, 1], min_length=1) == [2, 3, 1]
 
 
-def test_index_that_grew_with_the_sequence_proposes_what_a_new_one_does():
+def test_bytes_that_agree_between_two_tokens_are_no_occurrence():
+    shifted = 1 << 8
+    assert propose([shifted, shifted, 7, 1, 1]) == []
+    assert propose([1, 1, 7, shifted, shifted, 9, 1, 1]) == [7, shifted, shifted]
+
+
+@pytest.mark.parametrize("num_kinds", [2, 3, 300, 70_000])
+def test_drafts_are_those_of_a_search_token_by_token(num_kinds):
+    rng = random.Random(num_kinds)
+    for _ in range(200):
+        token_ids = [rng.randrange(num_kinds) * rng.choice([1, 256, 65_536]) % 2**31 for _ in range(rng.randrange(40))]
+        expected: list[int] = []
+        for length in (4, 3, 2):
+            begins = [at for at in range(len(token_ids) - length) if token_ids[at : at + length] == token_ids[-length:]]
+            if begins:
+                endless = token_ids[begins[-1] + length :] * 5
+                expected = endless[:5]
+                break
+        assert propose(token_ids, 5) == expected
+
+
+def test_text_that_grew_with_the_sequence_continues_as_a_new_one_does():
     rng = random.Random(0)
     token_ids: list[int] = []
-    grown = NgramIndex(token_ids, 2)
+    grown = SearchableTokens(token_ids)
     num_proposed = 0
     for _ in range(400):
         token_ids += [rng.randrange(5) for _ in range(rng.randrange(4))]
-        drafts = grown.propose(4, 5)
+        drafts = grown.continuation(2, 4, 5)
         assert drafts == propose(list(token_ids), 5)
         num_proposed += bool(drafts)
     assert num_proposed > 300

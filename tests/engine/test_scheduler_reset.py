@@ -97,7 +97,7 @@ def test_drafts_of_a_failed_step_are_forgotten():
     speculation = make_speculation(EngineConfig(speculative="always"), NgramProposer(2, 4))
     speculation.propose(scheduler.running)
     assert speculation._proposed
-    assert speculation._proposer._indexes
+    assert speculation._proposer._texts
     scheduler.reset([sequence])
     speculation.reset()
-    assert (speculation._proposed, speculation._proposer._indexes, sequence.draft_token_ids) == ({}, {}, [])
+    assert (speculation._proposed, speculation._proposer._texts, sequence.draft_token_ids) == ({}, {}, [])
