@@ -89,7 +89,7 @@ class Engine:
             encode=partial(self.tokenizer.encode, add_special_tokens=False),
             sample_tokens=self.network.backend.sample_tokens,
         )
-        self.network.warm_up(config)
+        self._sampler.warm_up(self.network.warm_up(config))
         self._timer = PhaseTimer()
         self._requests = OpenRequests(Deadlines(config.row_timeout, clock))
         self._scheduler: Scheduler | None = None
@@ -175,6 +175,7 @@ class Engine:
             del self._executor, self.recovery
             self._scheduler = None
             self._speculation = NoSpeculation()
+            self._page_reserve.refill()
         self.max_model_len = self._most_model_len
         self._requests.num_finished = self._requests.num_completion_tokens = 0
         self._timer.seconds.clear()

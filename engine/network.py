@@ -76,12 +76,13 @@ class Network:
         """Zero-filled, with so many usable blocks."""
         return allocate_kv_cache(self.cache_spec, num_blocks, self.backend, self.device)
 
-    def warm_up(self, config: EngineConfig) -> None:
-        """Run one token through it: what is compiled at first use is part of loading, not of the run."""
+    def warm_up(self, config: EngineConfig) -> torch.Tensor:
+        """Run one token through it: what is compiled at first use is part of loading, not of the run. Returns its
+        logits, [1, vocab_size]."""
         scheduler = Scheduler(config, KVCacheManager(1, config.block_size, enable_prefix_caching=False))
         scheduler.add(Sequence(Request(0, (0,), SamplingParams())))
         runner = ModelRunner(self.model, self.allocate_kv_cache(1))
-        runner.execute(build_batch(scheduler.schedule(), config.block_size, self.device))
+        return runner.execute(build_batch(scheduler.schedule(), config.block_size, self.device))
 
 
 def load_network(

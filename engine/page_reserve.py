@@ -39,13 +39,15 @@ _MAY_MOVE, _FIXED = 1, 2
 
 
 class PageReserve:
-    """For a cache on `device`; empty where that is not in this memory, or until it is begun. `begin` and `give` are
-    called once, or it goes with its last owner."""
+    """For a cache on `device`; empty where that is not in this memory, or until it is begun. Every `begin` and `refill`
+    has its `give`, or it goes with its last owner."""
 
     def __init__(self, device: torch.device) -> None:
         self.num_bytes = 0
         """Ready, and not given yet."""
         self._libc: Any = _libc() if device.type == "cpu" else None
+        self._size = 0
+        """To which it is filled."""
         self._begin = self._end = 0
         self._is_stopped = False
         self._thread: threading.Thread | None = None
@@ -53,12 +55,19 @@ class PageReserve:
     def begin(self, weights_bytes: int) -> None:
         """Fill it in the background to a modest size, for a model of so many bytes."""
         most = min(_MOST_BYTES, _MOST_CACHES * weights_bytes, available_bytes(_CPU) // _SHARE_OF_AVAILABLE)
-        num_bytes = most // _HUGE_PAGE * _HUGE_PAGE
-        self._begin = self._map(num_bytes)
+        self._size = most // _HUGE_PAGE * _HUGE_PAGE
+        self._reserve()
         if self._begin:
-            self._end = self._begin + num_bytes
             self._thread = threading.Thread(target=self._fill, name="infer-page-reserve", daemon=True)
             self._thread.start()
+
+    def refill(self) -> None:
+        """Fill it again to that size, at once, for a cache that takes the place of the one it was given to."""
+        self.stop()
+        self._release(self._begin)
+        self._is_stopped = False
+        self._reserve()
+        self._fill()
 
     def stop(self) -> int:
         """Fill no further. Returns how many bytes are ready."""
@@ -90,6 +99,10 @@ class PageReserve:
     def __del__(self) -> None:
         # Nobody else has it: the thread has ended.
         self._release(self._begin)
+
+    def _reserve(self) -> None:
+        self._begin = self._map(self._size)
+        self._end = self._begin + self._size if self._begin else 0
 
     def _map(self, num_bytes: int) -> int:
         """Address of a mapping of whole huge pages; 0 where the system has none of this."""

@@ -15,6 +15,7 @@ import torch
 
 from infer.engine.logits import apply_penalties, apply_rules
 from infer.engine.request import TokenLogprob
+from infer.engine.sampling_params import SamplingParams
 from infer.engine.sampling_row import LogitsRules, SamplingRow, compile_rules, prompt_vocabulary
 from infer.engine.seeding import uniforms
 from infer.kernels import reference
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from infer.engine.sampling_params import SamplingParams
     from infer.kernels.backend import SampleTokens
 
 _CHUNK_SIZE = 2**21
@@ -64,6 +64,12 @@ class Sampler:
         self._encode = encode
         self._sample_tokens = sample_tokens
         self._compiled: tuple[SamplingParams, LogitsRules | None] | None = None
+
+    def warm_up(self, logits: Tensor) -> None:
+        """Greedy and drawn, from `logits` [1, vocab_size]: what is compiled at first use is part of loading."""
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(temperature=temperature)
+            self.sample(logits, [self.row(params, prompt_token_ids=(), output_token_ids=(), seed=0)])
 
     def row(
         self,

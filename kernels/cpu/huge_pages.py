@@ -12,23 +12,27 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_HUGE_PAGE = 2 << 20
 _CHUNK_BYTES = 64 * 2**20
 _LINE_BYTES = 64
 
 
-def map_zeros(num_bytes: int) -> mmap.mmap:
-    """Memory of its own, which lives as long as what is made of it."""
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def map_zeros(num_bytes: int) -> memoryview:
+    """Memory of its own, which lives as long as what is made of it. It begins with a huge page, if
+    it is as large as one."""
+    is_large = num_bytes >= _HUGE_PAGE
+    memory = mmap.mmap(-1, num_bytes + is_large * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    begin = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _HUGE_PAGE if is_large else 0
+    return memoryview(memory)[begin : begin + num_bytes]
 
 
 class Arena:
     """Many tensors that are kept for long, one behind the other."""
 
     def __init__(self) -> None:
-        self._memory: mmap.mmap | None = None
+        self._memory: memoryview | None = None
         self._end = 0
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
